@@ -1,0 +1,112 @@
+// Package shim is what a command is before it is itself: a process that takes
+// on its limits and then becomes the command. PID 1 cannot set them from
+// outside between fork and exec.
+package shim
+
+import (
+	"flag"
+	"fmt"
+	"os"
+	"os/exec"
+	"runtime"
+
+	"golang.org/x/sys/unix"
+)
+
+// ErrorFD is where the shim says that the command could not be started. The
+// command itself closes it by being exec'ed: end of file means started.
+const ErrorFD = 3
+
+// Limits are the rlimits of a command; zero means: leave as it is.
+type Limits struct {
+	FileSize     uint64 // bytes of one file
+	Processes    uint64 // of the sandbox's user
+	AddressSpace uint64 // bytes of one process; only where no cgroup limits memory
+}
+
+// Args returns the flags that carry l.
+func (l Limits) Args() []string {
+	return []string{
+		fmt.Sprintf("--file-size=%d", l.FileSize),
+		fmt.Sprintf("--processes=%d", l.Processes),
+		fmt.Sprintf("--address-space=%d", l.AddressSpace),
+	}
+}
+
+// Main sets the limits and becomes the command. It returns only on failure,
+// which it has then also written to ErrorFD.
+func Main(args []string) error {
+	unix.CloseOnExec(ErrorFD)
+	err := become(args)
+	report := os.NewFile(ErrorFD, "start")
+	fmt.Fprint(report, err)
+	return err
+}
+
+func become(args []string) error {
+	var l Limits
+	var dir string
+	flags := flag.NewFlagSet("shim", flag.ContinueOnError)
+	flags.Uint64Var(&l.FileSize, "file-size", 0, "")
+	flags.Uint64Var(&l.Processes, "processes", 0, "")
+	flags.Uint64Var(&l.AddressSpace, "address-space", 0, "")
+	flags.StringVar(&dir, "dir", "/", "")
+	if err := flags.Parse(args); err != nil {
+		return err
+	}
+	argv := flags.Args()
+	if len(argv) == 0 {
+		return fmt.Errorf("no command")
+	}
+	if err := os.Chdir(dir); err != nil {
+		return err
+	}
+	path, err := exec.LookPath(argv[0])
+	if err != nil {
+		return err
+	}
+	// The memory limit shall end a command, never PID 1. Raising is always
+	// allowed; where /proc is read-only the kernel's own choice has to do.
+	_ = os.WriteFile("/proc/self/oom_score_adj", []byte("1000"), 0)
+	env := os.Environ()
+
+	// PID 1 runs with nearly every signal blocked and a mask survives exec: the
+	// command must start with none. The mask belongs to this thread.
+	runtime.LockOSThread()
+	if err := setLimits(l); err != nil {
+		return err
+	}
+	if err := unix.PthreadSigmask(unix.SIG_SETMASK, &unix.Sigset_t{}, nil); err != nil {
+		return fmt.Errorf("signal mask: %w", err)
+	}
+	return fmt.Errorf("%s: %w", path, unix.Exec(path, argv, env))
+}
+
+// setLimits comes last: a Go process that may create no more threads does not
+// get far.
+func setLimits(l Limits) error {
+	for _, limit := range []struct {
+		name     string
+		resource int
+		value    uint64
+		set      bool
+	}{
+		{"core", unix.RLIMIT_CORE, 0, true},
+		{"file size", unix.RLIMIT_FSIZE, l.FileSize, l.FileSize > 0},
+		{"processes", unix.RLIMIT_NPROC, l.Processes, l.Processes > 0},
+		{"address space", unix.RLIMIT_AS, l.AddressSpace, l.AddressSpace > 0},
+	} {
+		if !limit.set {
+			continue
+		}
+		var now unix.Rlimit
+		if err := unix.Getrlimit(limit.resource, &now); err != nil {
+			return fmt.Errorf("read limit of %s: %w", limit.name, err)
+		}
+		value := min(limit.value, now.Max)
+		if err := unix.Setrlimit(limit.resource, &unix.Rlimit{Cur: value, Max: value}); err != nil {
+			return fmt.Errorf("limit %s: %w", limit.name, err)
+		}
+	}
+	return nil
+}

@@ -1,0 +1,128 @@
+package harness
+
+import "time"
+
+// HarnessType says what of the harness an agent has.
+type HarnessType string
+
+// The harness types: CODE gives executeShell, CHANNEL gives channels.
+const (
+	HarnessCode    HarnessType = "CODE"
+	HarnessChannel HarnessType = "CHANNEL"
+	HarnessBoth    HarnessType = "BOTH"
+)
+
+// AgentPhase is how an agent stands.
+type AgentPhase string
+
+// The phases of an Agent.
+const (
+	AgentReady   AgentPhase = "READY"   // its newest revision is valid and in use
+	AgentInvalid AgentPhase = "INVALID" // its newest text was refused; an older revision may be in use
+	AgentDeleted AgentPhase = "DELETED" // its resource is gone
+)
+
+// Provider is a model provider's wire.
+type Provider string
+
+// The providers. OpenAI's wire is also that of Ollama, vLLM and most gateways.
+const (
+	ProviderOpenAI    Provider = "openai"
+	ProviderAnthropic Provider = "anthropic"
+)
+
+// Agent is what an AiAgent resource says, validated and with its defaults
+// filled in. A revision of it is what steps read; revisions never change.
+type Agent struct {
+	Name         AgentName   `json:"name"`
+	Description  string      `json:"description,omitempty"`
+	Model        ModelSpec   `json:"model"`
+	SystemPrompt string      `json:"systemPrompt,omitempty"`
+	Harness      HarnessSpec `json:"harness"`
+	Budget       Budget      `json:"budget"`
+}
+
+// ModelSpec says which model thinks. An empty provider or name means the
+// platform's default.
+type ModelSpec struct {
+	Provider    Provider `json:"provider,omitempty"`
+	Name        string   `json:"name,omitempty"`
+	MaxTokens   int      `json:"maxTokens"` // of one answer
+	Temperature *float64 `json:"temperature,omitempty"`
+}
+
+// HarnessSpec is the harness block of an agent.
+type HarnessSpec struct {
+	Enabled      bool          `json:"enabled"`
+	Type         HarnessType   `json:"type"`
+	Sandbox      SandboxSpec   `json:"sandbox"`
+	MaxSandboxes int           `json:"maxSandboxes"` // at once, over all sessions
+	Channels     []ChannelSpec `json:"channels,omitempty"`
+}
+
+// CanExecute reports whether the agent has executeShell.
+func (h HarnessSpec) CanExecute() bool {
+	return h.Enabled && (h.Type == HarnessCode || h.Type == HarnessBoth)
+}
+
+// CanChat reports whether the agent has channels.
+func (h HarnessSpec) CanChat() bool {
+	return h.Enabled && (h.Type == HarnessChannel || h.Type == HarnessBoth)
+}
+
+// ChannelSpec is one way to reach an agent.
+type ChannelSpec struct {
+	Type        Channel        `json:"type"`
+	Account     string         `json:"account"`               // our side: for a webhook, the hook's name
+	Secret      SecretRef      `json:"secretRef"`             // signs what comes in and what goes out
+	CallbackURL string         `json:"callbackURL,omitempty"` // where replies are POSTed; empty: they are read back
+	Fields      *ChannelFields `json:"fields,omitempty"`
+	Senders     ChannelSenders `json:"senders"`
+	IdleTTL     time.Duration  `json:"idleTTL"` // nanoseconds; a conversation idle longer ends
+}
+
+// ChannelFields maps a hook's JSON to a Message by RFC 9535 JSONPath. Empty
+// fields take the default names.
+type ChannelFields struct {
+	MessageID     string `json:"messageId,omitempty"`
+	ChannelUserID string `json:"channelUserId,omitempty"`
+	Chat          string `json:"chat,omitempty"`
+	Text          string `json:"text,omitempty"`
+	Metadata      string `json:"metadata,omitempty"`
+}
+
+// SenderPolicy says who may talk to an agent on a channel.
+type SenderPolicy string
+
+// The sender policies.
+const (
+	SendersOpen      SenderPolicy = "open"      // anyone
+	SendersAllowlist SenderPolicy = "allowlist" // those listed
+)
+
+// ChannelSenders is the sender policy of a channel.
+type ChannelSenders struct {
+	Policy SenderPolicy `json:"policy"`
+	Allow  []string     `json:"allow,omitempty"` // channel user ids
+}
+
+// SecretRef names a value kept elsewhere: a key of a Kubernetes Secret, or on
+// one machine the environment variable NAME_KEY in upper case.
+type SecretRef struct {
+	Name string `json:"name"`
+	Key  string `json:"key"`
+}
+
+// Budget limits one turn. Zero fields take the values of DefaultBudget.
+type Budget struct {
+	MaxSteps      int `json:"maxSteps"`
+	MaxToolCalls  int `json:"maxToolCalls"`
+	MaxTokens     int `json:"maxTokens"`
+	MaxSeconds    int `json:"maxSeconds"`
+	MaxExecutions int `json:"maxExecutions"`
+}
+
+// DefaultBudget is what an agent gets that sets no budget.
+func DefaultBudget() Budget {
+	return Budget{MaxSteps: 40, MaxToolCalls: 30, MaxTokens: 500_000, MaxSeconds: 3600, MaxExecutions: 30}
+}

@@ -1,0 +1,248 @@
+package postgres
+
+import (
+	"context"
+	"encoding/json"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+
+	"tuluat.ai/harness/shared/harness"
+)
+
+// Claim is everything one step reads: what the session is, what its turn has
+// used, and its history. Whoever holds it writes with Token.
+type Claim struct {
+	harness.Session
+	Token       int64
+	Attempts    int // claims since the last commit, this one included: a budget reserved before it is spent
+	Phase       harness.AgentPhase
+	Agent       *harness.Agent // nil: the agent never had a valid revision
+	Used        Used
+	TraceParent string
+
+	Turns []TurnRecord // oldest first; the last is the running turn, or the next one to start
+	Calls []CallRecord // every call of those turns, in order
+	More  bool         // further messages wait behind the last turn
+}
+
+// Used is what the running turn has used of its agent's budget.
+type Used struct {
+	Steps, ToolCalls, Executions int
+	Tokens                       int64
+	Elapsed                      time.Duration
+}
+
+// TurnRecord is an inbound message and the steps that worked it.
+type TurnRecord struct {
+	Message       harness.MessageID
+	State         harness.MessageState
+	ChannelUserID string
+	Text          string
+	Metadata      json.RawMessage
+	Steps         []StepRecord
+}
+
+// StepRecord is one committed answer of the model.
+type StepRecord struct {
+	ID   harness.StepID
+	Text string
+}
+
+// CallRecord is one tool call with its result, or with its execution so far.
+type CallRecord struct {
+	ID         harness.ToolCallID
+	Step       harness.StepID
+	ProviderID string
+	Name       string
+	Arguments  string
+	State      harness.ToolCallState
+	Result     string
+	Execution  *ExecutionResult // of an open call that runs a command
+}
+
+// ExecutionResult is what an execution came to, with at most OutputWindow bytes
+// from each end of each stream.
+type ExecutionResult struct {
+	ID                       harness.ExecutionID
+	State                    harness.ExecutionState
+	Reason                   string
+	ExitCode                 *int
+	StdoutBytes, StderrBytes int64 // printed in all
+	StdoutHead, StdoutTail   []byte
+	StderrHead, StderrTail   []byte
+}
+
+// OutputWindow is how much of each end of a stream a model may see, in bytes.
+const OutputWindow = 8 << 10
+
+// historyTurns is how many past turns a step reads: the cost of a step does not
+// grow with the age of its conversation.
+const historyTurns = 30
+
+const claimSessionSQL = `
+WITH claimed AS (
+    UPDATE sessions SET lease_owner = $2, lease_token = lease_token + 1, lease_until = now() + $3::interval,
+           due_at = NULL, attempts = attempts + 1, updated_at = now()
+    WHERE session_id = $1 AND (due_at <= now() OR lease_owner IS NOT NULL) AND (lease_until IS NULL OR lease_until < now())
+      AND (retry_at IS NULL OR retry_at <= now())
+    RETURNING *
+), heard AS (
+    DELETE FROM outbox USING claimed WHERE outbox.subject = claimed.session_id
+)
+SELECT c.session_id, c.agent_name, c.channel, c.account, c.chat, c.state, c.lease_token, c.attempts, a.phase, r.spec,
+       c.turn_steps, c.turn_tool_calls, c.turn_executions, c.turn_tokens,
+       COALESCE(extract(epoch FROM now() - c.turn_started_at), 0)::float8, c.traceparent
+FROM claimed c JOIN agents a USING (agent_name)
+LEFT JOIN agent_revisions r ON r.agent_name = a.agent_name AND r.revision = a.revision`
+
+// recentSQL names the turns a step reads: the running or next one and those
+// before it. The model never sees messages that wait behind.
+const recentSQL = `
+WITH cur AS (
+    SELECT COALESCE((SELECT seq FROM messages WHERE session_id = $1 AND state = 'RUNNING'),
+                    (SELECT min(seq) FROM messages WHERE session_id = $1 AND state = 'PENDING')) AS seq
+), recent AS (
+    SELECT m.* FROM messages m, cur WHERE m.session_id = $1 AND m.direction = 'INBOUND'
+      AND m.seq <= COALESCE(cur.seq, 9223372036854775807) ORDER BY m.seq DESC LIMIT $2
+)`
+
+// windowSQL yields the two ends of stream of execution e.
+func windowSQL(stream string) string {
+	return `(SELECT string_agg(o.data, ''::bytea ORDER BY o.start_byte) FROM execution_output o WHERE o.execution_id = e.execution_id AND o.stream = '` + stream + `')`
+}
+
+// ClaimSession takes the session's lease and reads what a step needs, in one
+// round trip. ErrNothingDue: somebody else has it, or nothing is due.
+func (s *Store) ClaimSession(ctx context.Context, id harness.SessionID, lease Lease) (*Claim, error) {
+	b := &pgx.Batch{}
+	b.Queue(claimSessionSQL, id, lease.Owner, lease.For)
+	b.Queue(recentSQL+` SELECT message_id, state, channel_user_id, text, metadata FROM recent ORDER BY seq`, id, historyTurns)
+	b.Queue(recentSQL+` SELECT st.step_id, st.message_id, st.text FROM steps st JOIN recent USING (message_id) ORDER BY st.seq`, id, historyTurns)
+	b.Queue(recentSQL+` SELECT t.tool_call_id, t.step_id, t.provider_id, t.name, t.arguments, t.state, COALESCE(t.result, ''),
+			e.execution_id, e.state, e.reason, e.exit_code, e.stdout_bytes, e.stderr_bytes, o.stdout, e.stdout_tail, o.stderr, e.stderr_tail
+		FROM tool_calls t JOIN steps st USING (step_id) JOIN recent USING (message_id)
+		LEFT JOIN executions e ON t.state IN ('PENDING', 'RUNNING') AND e.cause = 'TOOL_CALL' AND e.cause_id = t.tool_call_id
+		LEFT JOIN LATERAL (SELECT `+windowSQL("stdout")+` AS stdout, `+windowSQL("stderr")+` AS stderr
+			WHERE e.ended_at IS NOT NULL) o ON true
+		ORDER BY st.seq, t.seq`, id, historyTurns)
+	b.Queue(`SELECT count(*) > 1 OR (count(*) = 1 AND EXISTS (SELECT 1 FROM messages WHERE session_id = $1 AND state = 'RUNNING'))
+		FROM (SELECT 1 FROM messages WHERE session_id = $1 AND state = 'PENDING' LIMIT 2) waiting`, id)
+	claim := &Claim{}
+	err := s.batch(ctx, b, func(results pgx.BatchResults) error { return claim.read(results) })
+	if err != nil {
+		return nil, err
+	}
+	return claim, nil
+}
+
+func (c *Claim) read(results pgx.BatchResults) error {
+	if err := c.readSession(results); err != nil {
+		return err
+	}
+	if err := c.readTurns(results); err != nil {
+		return err
+	}
+	rows, err := results.Query()
+	if err != nil {
+		return err
+	}
+	if c.Calls, err = pgx.CollectRows(rows, readCall); err != nil {
+		return err
+	}
+	return results.QueryRow().Scan(&c.More)
+}
+
+func (c *Claim) readSession(results pgx.BatchResults) error {
+	rows, err := results.Query()
+	if err != nil {
+		return err
+	}
+	found, err := pgx.CollectRows(rows, func(row pgx.CollectableRow) (struct{}, error) {
+		var seconds float64
+		err := row.Scan(&c.ID, &c.Session.Agent, &c.Channel, &c.Account, &c.Chat, &c.State, &c.Token, &c.Attempts, &c.Phase, &c.Agent,
+			&c.Used.Steps, &c.Used.ToolCalls, &c.Used.Executions, &c.Used.Tokens, &seconds, &c.TraceParent)
+		c.Used.Elapsed = time.Duration(seconds * float64(time.Second))
+		return struct{}{}, err
+	})
+	if err == nil && len(found) == 0 {
+		return ErrNothingDue
+	}
+	return err
+}
+
+func (c *Claim) readTurns(results pgx.BatchResults) error {
+	rows, err := results.Query()
+	if err != nil {
+		return err
+	}
+	if c.Turns, err = pgx.CollectRows(rows, func(row pgx.CollectableRow) (TurnRecord, error) {
+		var t TurnRecord
+		err := row.Scan(&t.Message, &t.State, &t.ChannelUserID, &t.Text, &t.Metadata)
+		return t, err
+	}); err != nil {
+		return err
+	}
+	turn := make(map[harness.MessageID]*TurnRecord, len(c.Turns))
+	for i := range c.Turns {
+		turn[c.Turns[i].Message] = &c.Turns[i]
+	}
+	if rows, err = results.Query(); err != nil {
+		return err
+	}
+	_, err = pgx.CollectRows(rows, func(row pgx.CollectableRow) (struct{}, error) {
+		var step StepRecord
+		var message harness.MessageID
+		err := row.Scan(&step.ID, &message, &step.Text)
+		if t := turn[message]; t != nil {
+			t.Steps = append(t.Steps, step)
+		}
+		return struct{}{}, err
+	})
+	return err
+}
+
+func readCall(row pgx.CollectableRow) (CallRecord, error) {
+	var c CallRecord
+	var id *harness.ExecutionID
+	var state *harness.ExecutionState
+	var reason *string
+	var e ExecutionResult
+	var stdoutBytes, stderrBytes *int64
+	var stdout, stderr, stdoutTail, stderrTail []byte
+	err := row.Scan(&c.ID, &c.Step, &c.ProviderID, &c.Name, &c.Arguments, &c.State, &c.Result,
+		&id, &state, &reason, &e.ExitCode, &stdoutBytes, &stderrBytes, &stdout, &stdoutTail, &stderr, &stderrTail)
+	if err != nil || id == nil {
+		return c, err
+	}
+	e.ID, e.State, e.Reason, e.StdoutBytes, e.StderrBytes = *id, *state, *reason, *stdoutBytes, *stderrBytes
+	e.StdoutHead, e.StdoutTail = window(stdout, stdoutTail, e.StdoutBytes)
+	e.StderrHead, e.StderrTail = window(stderr, stderrTail, e.StderrBytes)
+	c.Execution = &e
+	return c, nil
+}
+
+// window cuts what is stored of a stream to its two ends: all of it as the head
+// when it fits both windows, else the first and the last OutputWindow bytes of
+// what was printed.
+func window(stored, tail []byte, printed int64) (head, end []byte) {
+	if int64(len(stored)) >= printed && len(stored) <= 2*OutputWindow {
+		return stored, nil
+	}
+	if int64(len(stored)) < printed && len(tail) > 0 {
+		end = tail
+	} else {
+		end = stored
+	}
+	return stored[:min(len(stored), OutputWindow)], end[max(0, len(end)-OutputWindow):]
+}
+
+// ExtendSession moves the end of the claim on. ErrLeaseLost when it is no longer ours.
+func (s *Store) ExtendSession(ctx context.Context, id harness.SessionID, token int64, lease Lease) error {
+	tag, err := s.pool.Exec(ctx, `UPDATE sessions SET lease_until = now() + $3::interval
+		WHERE session_id = $1 AND lease_token = $2 AND lease_owner IS NOT NULL`, id, token, lease.For)
+	if err == nil && tag.RowsAffected() == 0 {
+		return ErrLeaseLost
+	}
+	return translate(err)
+}

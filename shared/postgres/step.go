@@ -1,0 +1,298 @@
+package postgres
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+
+	"tuluat.ai/harness/shared/event"
+	"tuluat.ai/harness/shared/harness"
+)
+
+// StepCommit is everything one step decided. It commits as a whole under the
+// claim's token, releases the lease, and returns the session's mark if work was
+// added meanwhile.
+type StepCommit struct {
+	Claim  *Claim
+	State  harness.SessionState
+	Reason string // for people; empty when all is well
+
+	Start   bool          // the last turn's message is PENDING and starts now
+	Results []CallOutcome // calls that ended
+	Step    *NewStep      // what the model answered
+	Reply   []string      // the answer's parts: ends the turn
+	End     bool          // the conversation is COMPLETED, whatever State; messages that wait open a new one
+	Retry   time.Duration // > 0: nothing was achieved; look again after this long
+	Logs    []harness.LogEntry
+}
+
+// CallOutcome ends one tool call.
+type CallOutcome struct {
+	ID     harness.ToolCallID
+	State  harness.ToolCallState
+	Result string
+}
+
+// NewStep is a model's answer and the calls it asks for.
+type NewStep struct {
+	ID                        harness.StepID
+	Text, Model               string
+	InputTokens, OutputTokens int64
+	Calls                     []NewCall
+}
+
+// NewCall is one call: with an Execution it is RUNNING, with a Result it has
+// ended already (a call that could not be started still has its one result).
+type NewCall struct {
+	CallOutcome
+	ProviderID, Name, Arguments string
+	Execution                   *NewExecution
+}
+
+// NewExecution is a command to run.
+type NewExecution struct {
+	ID           harness.ExecutionID
+	Command      string
+	Spec         harness.SandboxSpec
+	MaxSandboxes int
+	Nonce        string
+}
+
+// CommitStep writes c in one round trip and returns the events to publish.
+// ErrLeaseLost: somebody else has claimed the session since; nothing is written.
+func (s *Store) CommitStep(ctx context.Context, c StepCommit) ([]event.Event, error) {
+	b := &pgx.Batch{}
+	b.Queue(`SELECT fence_session($1, $2)`, c.Claim.ID, c.Claim.Token)
+	w := stepWriter{Batch: b, c: c, now: s.now()}
+	w.turn()
+	w.step()
+	w.reply()
+	w.logs()
+	w.session()
+	for _, a := range w.announcements {
+		announce(b, a)
+	}
+	var due bool
+	var opened harness.SessionID
+	var pending []event.Event
+	err := s.batch(ctx, b, func(results pgx.BatchResults) error {
+		for range w.before {
+			if _, err := results.Exec(); err != nil {
+				return err
+			}
+		}
+		if err := results.QueryRow().Scan(&due); err != nil || !c.End {
+			return err
+		}
+		return results.QueryRow().Scan(&opened)
+	})
+	if err != nil {
+		return nil, err
+	}
+	for _, a := range w.announcements {
+		pending = append(pending, a.Event)
+	}
+	if due {
+		pending = append(pending, w.wake().Event)
+	}
+	if opened != "" {
+		pending = append(pending, sessionDue(opened, c.Claim.Session.Agent, "opened").Event)
+	}
+	return pending, nil
+}
+
+// stepWriter queues a step's statements in the order they must run.
+type stepWriter struct {
+	*pgx.Batch
+	c             StepCommit
+	now           time.Time
+	before        int // statements queued before the session's own, which yields the mark
+	announcements []announcement
+	kinds, refs   []string // session events
+}
+
+func (w *stepWriter) turn() {
+	if w.c.Start {
+		message := w.c.Claim.Turns[len(w.c.Claim.Turns)-1].Message
+		w.Queue(`UPDATE messages SET state = 'RUNNING' WHERE message_id = $1 AND state = 'PENDING'`, message)
+		w.tell("TURN", string(message))
+	}
+	for _, r := range w.c.Results {
+		w.Queue(`UPDATE tool_calls SET state = $2, result = $3, ended_at = now() WHERE tool_call_id = $1 AND state IN ('PENDING', 'RUNNING')`, r.ID, r.State, r.Result)
+		w.tell("TOOL_RESULT", string(r.ID))
+	}
+}
+
+func (w *stepWriter) step() {
+	step := w.c.Step
+	if step == nil {
+		return
+	}
+	claim := w.c.Claim
+	w.Queue(`WITH s AS (UPDATE sessions SET step_seq = step_seq + 1 WHERE session_id = $2 RETURNING step_seq)
+		INSERT INTO steps (step_id, session_id, message_id, seq, text, model, input_tokens, output_tokens)
+		SELECT $1, $2, $3, step_seq, $4, $5, $6, $7 FROM s`,
+		step.ID, claim.ID, claim.Turns[len(claim.Turns)-1].Message, step.Text, step.Model, step.InputTokens, step.OutputTokens)
+	for i, call := range step.Calls {
+		var result *string
+		if call.State.Ended() {
+			result = &call.Result
+		}
+		w.Queue(`INSERT INTO tool_calls (tool_call_id, step_id, session_id, seq, provider_id, name, arguments, state, result, ended_at)
+			VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, CASE WHEN $9::text IS NOT NULL THEN now() END)`,
+			call.ID, step.ID, claim.ID, i, call.ProviderID, call.Name, call.Arguments, call.State, result)
+		w.tell("TOOL_CALL", string(call.ID))
+		if call.State.Ended() {
+			w.tell("TOOL_RESULT", string(call.ID))
+		}
+		if x := call.Execution; x != nil {
+			w.execution(call.ID, x)
+		}
+	}
+}
+
+func (w *stepWriter) execution(call harness.ToolCallID, x *NewExecution) {
+	claim := w.c.Claim
+	w.Queue(`INSERT INTO executions (execution_id, session_id, agent_name, cause, cause_id, command, spec, spec_digest, max_sandboxes, state, nonce, due_at)
+		VALUES ($1, $2, $3, 'TOOL_CALL', $4, $5, $6, $7, $8, 'PENDING', $9, now())`,
+		x.ID, claim.ID, claim.Session.Agent, call, x.Command, x.Spec, x.Spec.Digest(), x.MaxSandboxes, x.Nonce)
+	w.announcements = append(w.announcements, announcement{
+		Event: event.Event{
+			ID: "execution.requested:" + string(x.ID), Type: event.ExecutionRequested, Session: claim.ID, Agent: claim.Session.Agent,
+			TraceParent: claim.TraceParent, Payload: event.Payload{Session: claim.ID, Execution: x.ID},
+		},
+		subject: string(x.ID),
+	})
+}
+
+// reply ends the turn: every call still open gets a result, so that the history
+// stays well paired, and the answer's parts are planned.
+func (w *stepWriter) reply() {
+	if len(w.c.Reply) == 0 {
+		return
+	}
+	claim := w.c.Claim
+	turn := claim.Turns[len(claim.Turns)-1]
+	id := harness.NewMessageID(w.now)
+	var ids []string
+	text := ""
+	for _, part := range w.c.Reply {
+		ids = append(ids, string(harness.NewReplyID(w.now)))
+		text += part
+	}
+	w.Queue(`UPDATE executions SET state = 'CANCELLED', reason = 'the turn ended', ended_at = now()
+		WHERE session_id = $1 AND state = 'PENDING' AND cause = 'TOOL_CALL'`, claim.ID)
+	w.Queue(`UPDATE tool_calls SET state = 'FAILED', result = 'Interrupted: the turn ended before this call did; its outcome is unknown.', ended_at = now()
+		WHERE session_id = $1 AND state IN ('PENDING', 'RUNNING')`, claim.ID)
+	w.Queue(`UPDATE messages SET state = 'DONE' WHERE message_id = $1`, turn.Message)
+	w.Queue(`WITH s AS (UPDATE sessions SET message_seq = message_seq + 1 WHERE session_id = $2 RETURNING message_seq), m AS (
+			INSERT INTO messages (message_id, session_id, seq, direction, state, channel_user_id, text, in_reply_to)
+			SELECT $1, $2, message_seq, 'OUTBOUND', 'DONE', $3, $4, $5 FROM s RETURNING message_id, session_id, seq)
+		INSERT INTO replies (reply_id, message_id, session_id, seq, part, parts, text, state)
+		SELECT r.reply_id, m.message_id, m.session_id, m.seq, r.n, $8, r.text, 'PLANNED'
+		FROM m, unnest($6::text[], $7::text[]) WITH ORDINALITY AS r (reply_id, text, n)`,
+		id, claim.ID, turn.ChannelUserID, text, turn.Message, ids, w.c.Reply, len(ids))
+	w.tell("REPLY", string(id))
+	w.announcements = append(w.announcements, announcement{
+		Event: event.Event{
+			ID: "message.reply:" + string(id), Type: event.MessageReply, Session: claim.ID, Agent: claim.Session.Agent, Channel: claim.Channel,
+			TraceParent: claim.TraceParent, Payload: event.Payload{Session: claim.ID, Message: id},
+		},
+		subject: string(id),
+	})
+}
+
+func (w *stepWriter) logs() {
+	for _, l := range w.c.Logs {
+		w.Queue(`SELECT log_entry($1, $2, $3, $4, $5, $6)`, l.Agent, l.Session, l.Node, l.Level, l.Message, l.GuardrailResult)
+	}
+}
+
+// session writes the new state, releases the lease and says whether the session
+// is due again: marked while it was worked, or with more messages to answer.
+func (w *stepWriter) session() {
+	w.before = w.Len()
+	c, claim := w.c, w.c.Claim
+	toolCalls, executions, tokens := 0, 0, int64(0)
+	if c.Step != nil {
+		toolCalls, tokens = len(c.Step.Calls), c.Step.InputTokens+c.Step.OutputTokens
+		for _, call := range c.Step.Calls {
+			if call.Execution != nil {
+				executions++
+			}
+		}
+	}
+	again := len(c.Reply) > 0 && claim.More && !c.End
+	w.Queue(`WITH s AS (
+			UPDATE sessions SET state = CASE WHEN $10 THEN 'COMPLETED' WHEN $3 THEN 'PENDING' ELSE $2 END, reason = $4, lease_owner = NULL, lease_until = NULL, updated_at = now(),
+				attempts = CASE WHEN $5::interval > interval '0' THEN attempts ELSE 0 END,
+				due_at = CASE WHEN $10 THEN NULL WHEN $5::interval > interval '0' THEN now() + $5::interval WHEN $3 THEN now() ELSE due_at END,
+				retry_at = CASE WHEN $5::interval > interval '0' THEN now() + $5::interval END,
+				turn_started_at = CASE WHEN $6 THEN now() ELSE turn_started_at END,
+				turn_steps = CASE WHEN $6 THEN 0 ELSE turn_steps END + $7,
+				turn_tool_calls = CASE WHEN $6 THEN 0 ELSE turn_tool_calls END + $8,
+				turn_executions = CASE WHEN $6 THEN 0 ELSE turn_executions END + $9,
+				turn_tokens = CASE WHEN $6 THEN 0 ELSE turn_tokens END + $11,
+				event_seq = event_seq + cardinality($12::text[]), ended_at = CASE WHEN $10 THEN now() END
+			WHERE session_id = $1 RETURNING session_id, agent_name, event_seq, due_at <= now() AS due
+		), told AS (
+			INSERT INTO session_events (session_id, seq, kind, ref)
+			SELECT s.session_id, s.event_seq - cardinality($12::text[]) + e.n, e.kind, e.ref
+			FROM s, unnest($12::text[], $13::text[]) WITH ORDINALITY AS e (kind, ref, n)
+		), woken AS (
+			INSERT INTO outbox (event_id, event_type, subject, session_id, agent_name, payload, due_at)
+			SELECT $14, $15, s.session_id, s.session_id, s.agent_name, jsonb_build_object('session', s.session_id), now() + interval '`+announceAgain+`'
+			FROM s WHERE s.due ON CONFLICT (event_id) DO NOTHING
+		) SELECT COALESCE(due, false) FROM s`,
+		claim.ID, c.State, again, c.Reason, c.Retry, c.Start, count(c.Step != nil), toolCalls, executions, c.End, tokens,
+		orEmpty(w.kinds), orEmpty(w.refs), w.wake().ID, event.SessionDue)
+	if c.End {
+		w.handOver()
+	}
+}
+
+// handOver gives messages that wait behind the end of a conversation to the
+// next one, opened here or by an arrival meanwhile.
+func (w *stepWriter) handOver() {
+	w.Queue(`WITH waiting AS (
+			SELECT message_id, seq FROM messages WHERE session_id = $1 AND state = 'PENDING'
+		), opened AS (
+			INSERT INTO sessions AS n (session_id, agent_name, channel, account, chat, state, message_seq, due_at, idle_seconds, traceparent)
+			SELECT $2, agent_name, channel, account, chat, 'PENDING', (SELECT count(*) FROM waiting), now(), idle_seconds, traceparent
+			FROM sessions WHERE session_id = $1 AND EXISTS (SELECT 1 FROM waiting)
+			ON CONFLICT (agent_name, channel, account, chat) WHERE state NOT IN ('COMPLETED', 'CANCELLED') DO UPDATE
+			SET message_seq = n.message_seq + EXCLUDED.message_seq, due_at = now()
+			RETURNING session_id, agent_name, message_seq
+		), moved AS (
+			UPDATE messages m SET session_id = o.session_id, seq = o.message_seq - (SELECT count(*) FROM waiting) + r.n
+			FROM opened o, (SELECT message_id, row_number() OVER (ORDER BY seq) AS n FROM waiting) r WHERE m.message_id = r.message_id
+		), woken AS (
+			INSERT INTO outbox (event_id, event_type, subject, session_id, agent_name, payload, due_at)
+			SELECT 'session.due:' || session_id || ':opened', $3, session_id, session_id, agent_name, jsonb_build_object('session', session_id), now() + interval '`+announceAgain+`'
+			FROM opened ON CONFLICT (event_id) DO NOTHING
+		) SELECT COALESCE((SELECT session_id FROM opened), '')`, w.c.Claim.ID, harness.NewSessionID(w.now), event.SessionDue)
+}
+
+func (w *stepWriter) wake() announcement {
+	return sessionDue(w.c.Claim.ID, w.c.Claim.Session.Agent, fmt.Sprint(w.c.Claim.Token))
+}
+
+func (w *stepWriter) tell(kind, ref string) {
+	w.kinds, w.refs = append(w.kinds, kind), append(w.refs, ref)
+}
+
+func count(b bool) int {
+	if b {
+		return 1
+	}
+	return 0
+}
+
+func orEmpty(s []string) []string {
+	if s == nil {
+		return []string{}
+	}
+	return s
+}
