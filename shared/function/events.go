@@ -17,7 +17,8 @@ import (
 
 // EventFunc handles one event. nil means done, repeated, busy or irrelevant.
 // ctx is not cancelled when the deliverer goes away, so that work is committed
-// rather than cut; it ends at the function's own deadline.
+// rather than cut; it ends at the function's own deadline, or when a drain is
+// overdue, and then whoever holds a lease gives it back.
 type EventFunc func(ctx context.Context, e event.Event) error
 
 // eventDeadline ends an event's work. Knative ends a request at timeoutSeconds
@@ -26,17 +27,17 @@ const eventDeadline = 240 * time.Second
 
 // handler serves health, events and the function's own routes. A panic in any
 // of them is one log line and a 500, never the end of the process.
-func (f *Function) handler(env Env) http.Handler {
+func (f *Function) handler(lifetime context.Context, log *slog.Logger) http.Handler {
 	mux := http.NewServeMux()
 	mux.HandleFunc("GET /healthz", func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusOK) })
 	mux.HandleFunc("GET /readyz", func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusOK) })
 	if len(f.Events) > 0 {
-		mux.Handle("POST /events", eventHandler{log: env.Log, heard: f.Events})
+		mux.Handle("POST /events", eventHandler{lifetime: lifetime, log: log, heard: f.Events})
 	}
 	for pattern, h := range f.Routes {
 		mux.Handle(pattern, h)
 	}
-	return recovering(env.Log, mux)
+	return recovering(log, mux)
 }
 
 func (f *Function) heard() []event.Type {
@@ -49,8 +50,9 @@ func (f *Function) heard() []event.Type {
 }
 
 type eventHandler struct {
-	log   *slog.Logger
-	heard map[event.Type]EventFunc
+	lifetime context.Context // of the process: it ends when a drain is overdue
+	log      *slog.Logger
+	heard    map[event.Type]EventFunc
 }
 
 // ServeHTTP answers a delivery by the delivery table and logs an error once.
@@ -71,6 +73,7 @@ func (h eventHandler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 	ctx, cancel := context.WithTimeoutCause(context.WithoutCancel(r.Context()), eventDeadline, fmt.Errorf("event deadline of %s", eventDeadline))
 	defer cancel()
+	defer context.AfterFunc(h.lifetime, cancel)()
 	if err := handle(ctx, e); err != nil {
 		log.Error("event failed", "kind", string(harness.KindOf(err)), "err", err)
 		w.WriteHeader(DeliveryStatus(err))

@@ -62,9 +62,13 @@ type Function struct {
 	Routes map[string]http.Handler // by http.ServeMux pattern
 }
 
-// drainTime is how long running requests may take after SIGTERM. Knative gives
-// a pod timeoutSeconds; the platform kills later than this.
-const drainTime = 25 * time.Second
+// After SIGTERM running requests may take drainTime; then the contexts of those
+// that still run end, and they have releaseTime to give their leases back.
+// Knative's grace is timeoutSeconds, which is longer than both together.
+const (
+	drainTime   = 20 * time.Second
+	releaseTime = 5 * time.Second
+)
 
 // Main runs the function called name as this process and never returns.
 // With -contract it prints the event types heard, one a line, and exits.
@@ -120,16 +124,21 @@ func run(ctx context.Context, o options, build Build, ready func(Addresses)) (er
 	if err != nil {
 		return errors.Join(err, main.Close())
 	}
-	server := &http.Server{Handler: f.handler(env), ReadHeaderTimeout: 10 * time.Second, ErrorLog: slog.NewLogLogger(log.Handler(), slog.LevelWarn)}
+	lifetime, end := context.WithCancelCause(context.WithoutCancel(ctx))
+	defer end(nil)
+	server := &http.Server{Handler: f.handler(lifetime, env.Log), ReadHeaderTimeout: 10 * time.Second, ErrorLog: slog.NewLogLogger(log.Handler(), slog.LevelWarn)}
 	metricsServer := &http.Server{Handler: promhttp.HandlerFor(env.Metrics, promhttp.HandlerOpts{}), ReadHeaderTimeout: 10 * time.Second}
 	if ready != nil {
 		ready(Addresses{HTTP: main.Addr().String(), Metrics: metrics.Addr().String()})
 	}
-	return serve(ctx, log, map[*http.Server]net.Listener{server: main, metricsServer: metrics})
+	return serve(ctx, log, map[*http.Server]net.Listener{server: main, metricsServer: metrics}, func() { end(errDrained) })
 }
 
-// serve runs every server until ctx ends or one fails, then drains them all.
-func serve(ctx context.Context, log *slog.Logger, servers map[*http.Server]net.Listener) error {
+var errDrained = errors.New("the process ends")
+
+// serve runs every server until ctx ends or one fails, then drains them all:
+// endWork ends what is still running after drainTime.
+func serve(ctx context.Context, log *slog.Logger, servers map[*http.Server]net.Listener, endWork func()) error {
 	failed := make(chan error, len(servers))
 	var running sync.WaitGroup
 	for server, listener := range servers {
@@ -144,11 +153,16 @@ func serve(ctx context.Context, log *slog.Logger, servers map[*http.Server]net.L
 	case <-ctx.Done():
 	case err = <-failed:
 	}
-	drain, cancel := context.WithTimeout(context.WithoutCancel(ctx), drainTime)
+	overdue := time.AfterFunc(drainTime, func() {
+		log.Warn("requests are still running at the end of the drain and are ended")
+		endWork()
+	})
+	defer overdue.Stop()
+	drain, cancel := context.WithTimeout(context.WithoutCancel(ctx), drainTime+releaseTime)
 	defer cancel()
 	for server := range servers {
 		if shutdown := server.Shutdown(drain); shutdown != nil {
-			log.Warn("requests were still running at the end of the drain", "err", shutdown)
+			log.Error("requests did not end and are cut", "err", shutdown)
 			err = errors.Join(err, server.Close())
 		}
 	}

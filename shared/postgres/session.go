@@ -3,10 +3,12 @@ package postgres
 import (
 	"context"
 	"encoding/json"
+	"fmt"
 	"time"
 
 	"github.com/jackc/pgx/v5"
 
+	"tuluat.ai/harness/shared/event"
 	"tuluat.ai/harness/shared/harness"
 )
 
@@ -45,8 +47,9 @@ type TurnRecord struct {
 
 // StepRecord is one committed answer of the model.
 type StepRecord struct {
-	ID   harness.StepID
-	Text string
+	ID    harness.StepID
+	Text  string
+	Carry string // the provider's own, to be sent back unchanged
 }
 
 // CallRecord is one tool call with its result, or with its execution so far.
@@ -118,7 +121,7 @@ func (s *Store) ClaimSession(ctx context.Context, id harness.SessionID, lease Le
 	b := &pgx.Batch{}
 	b.Queue(claimSessionSQL, id, lease.Owner, lease.For)
 	b.Queue(recentSQL+` SELECT message_id, state, channel_user_id, text, metadata FROM recent ORDER BY seq`, id, historyTurns)
-	b.Queue(recentSQL+` SELECT st.step_id, st.message_id, st.text FROM steps st JOIN recent USING (message_id) ORDER BY st.seq`, id, historyTurns)
+	b.Queue(recentSQL+` SELECT st.step_id, st.message_id, st.text, st.carry FROM steps st JOIN recent USING (message_id) ORDER BY st.seq`, id, historyTurns)
 	b.Queue(recentSQL+` SELECT t.tool_call_id, t.step_id, t.provider_id, t.name, t.arguments, t.state, COALESCE(t.result, ''),
 			e.execution_id, e.state, e.reason, e.exit_code, e.stdout_bytes, e.stderr_bytes, o.stdout, e.stdout_tail, o.stderr, e.stderr_tail
 		FROM tool_calls t JOIN steps st USING (step_id) JOIN recent USING (message_id)
@@ -193,7 +196,7 @@ func (c *Claim) readTurns(results pgx.BatchResults) error {
 	_, err = pgx.CollectRows(rows, func(row pgx.CollectableRow) (struct{}, error) {
 		var step StepRecord
 		var message harness.MessageID
-		err := row.Scan(&step.ID, &message, &step.Text)
+		err := row.Scan(&step.ID, &message, &step.Text, &step.Carry)
 		if t := turn[message]; t != nil {
 			t.Steps = append(t.Steps, step)
 		}
@@ -245,4 +248,22 @@ func (s *Store) ExtendSession(ctx context.Context, id harness.SessionID, token i
 		return ErrLeaseLost
 	}
 	return translate(err)
+}
+
+// DueSessions returns wakes for up to limit sessions of an agent that are due
+// and that nobody works on.
+func (s *Store) DueSessions(ctx context.Context, agent harness.AgentName, limit int) ([]event.Event, error) {
+	rows, err := s.pool.Query(ctx, `SELECT session_id, lease_token FROM sessions
+		WHERE agent_name = $1 AND due_at <= now() AND (lease_until IS NULL OR lease_until < now()) AND (retry_at IS NULL OR retry_at <= now())
+		ORDER BY session_id LIMIT $2`, agent, limit)
+	if err != nil {
+		return nil, translate(err)
+	}
+	events, err := pgx.CollectRows(rows, func(row pgx.CollectableRow) (event.Event, error) {
+		var id harness.SessionID
+		var token int64
+		err := row.Scan(&id, &token)
+		return sessionDue(id, agent, fmt.Sprint(token)).Event, err
+	})
+	return events, translate(err)
 }

@@ -24,6 +24,7 @@ type StepCommit struct {
 	Step    *NewStep      // what the model answered
 	Reply   []string      // the answer's parts: ends the turn
 	End     bool          // the conversation is COMPLETED, whatever State; messages that wait open a new one
+	Again   bool          // there is more to do at once
 	Retry   time.Duration // > 0: nothing was achieved; look again after this long
 	Logs    []harness.LogEntry
 }
@@ -38,7 +39,7 @@ type CallOutcome struct {
 // NewStep is a model's answer and the calls it asks for.
 type NewStep struct {
 	ID                        harness.StepID
-	Text, Model               string
+	Text, Model, Carry        string
 	InputTokens, OutputTokens int64
 	Calls                     []NewCall
 }
@@ -132,9 +133,9 @@ func (w *stepWriter) step() {
 	}
 	claim := w.c.Claim
 	w.Queue(`WITH s AS (UPDATE sessions SET step_seq = step_seq + 1 WHERE session_id = $2 RETURNING step_seq)
-		INSERT INTO steps (step_id, session_id, message_id, seq, text, model, input_tokens, output_tokens)
-		SELECT $1, $2, $3, step_seq, $4, $5, $6, $7 FROM s`,
-		step.ID, claim.ID, claim.Turns[len(claim.Turns)-1].Message, step.Text, step.Model, step.InputTokens, step.OutputTokens)
+		INSERT INTO steps (step_id, session_id, message_id, seq, text, model, carry, input_tokens, output_tokens)
+		SELECT $1, $2, $3, step_seq, $4, $5, $6, $7, $8 FROM s`,
+		step.ID, claim.ID, claim.Turns[len(claim.Turns)-1].Message, step.Text, step.Model, step.Carry, step.InputTokens, step.OutputTokens)
 	for i, call := range step.Calls {
 		var result *string
 		if call.State.Ended() {
@@ -224,11 +225,11 @@ func (w *stepWriter) session() {
 			}
 		}
 	}
-	again := len(c.Reply) > 0 && claim.More && !c.End
+	next := len(c.Reply) > 0 && claim.More && !c.End // the next message's turn
 	w.Queue(`WITH s AS (
 			UPDATE sessions SET state = CASE WHEN $10 THEN 'COMPLETED' WHEN $3 THEN 'PENDING' ELSE $2 END, reason = $4, lease_owner = NULL, lease_until = NULL, updated_at = now(),
 				attempts = CASE WHEN $5::interval > interval '0' THEN attempts ELSE 0 END,
-				due_at = CASE WHEN $10 THEN NULL WHEN $5::interval > interval '0' THEN now() + $5::interval WHEN $3 THEN now() ELSE due_at END,
+				due_at = CASE WHEN $10 THEN NULL WHEN $5::interval > interval '0' THEN now() + $5::interval WHEN $3 OR $16 THEN now() ELSE due_at END,
 				retry_at = CASE WHEN $5::interval > interval '0' THEN now() + $5::interval END,
 				turn_started_at = CASE WHEN $6 THEN now() ELSE turn_started_at END,
 				turn_steps = CASE WHEN $6 THEN 0 ELSE turn_steps END + $7,
@@ -246,8 +247,8 @@ func (w *stepWriter) session() {
 			SELECT $14, $15, s.session_id, s.session_id, s.agent_name, jsonb_build_object('session', s.session_id), now() + interval '`+announceAgain+`'
 			FROM s WHERE s.due ON CONFLICT (event_id) DO NOTHING
 		) SELECT COALESCE(due, false) FROM s`,
-		claim.ID, c.State, again, c.Reason, c.Retry, c.Start, count(c.Step != nil), toolCalls, executions, c.End, tokens,
-		orEmpty(w.kinds), orEmpty(w.refs), w.wake().ID, event.SessionDue)
+		claim.ID, c.State, next, c.Reason, c.Retry, c.Start, count(c.Step != nil), toolCalls, executions, c.End, tokens,
+		orEmpty(w.kinds), orEmpty(w.refs), w.wake().ID, event.SessionDue, c.Again)
 	if c.End {
 		w.handOver()
 	}

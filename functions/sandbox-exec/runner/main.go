@@ -1,11 +1,10 @@
 // Command runner is PID 1 of every sandbox and the way into it. It is one
-// static binary with four faces:
+// static binary with three faces:
 //
-//	init, supervise   PID 1: starts commands, at most once per id, and holds their outcomes
+//	init              PID 1: starts commands, at most once per id, and holds their outcomes
 //	shim              what a command is for the moment before it is itself: sets its limits
-//	run, status,
-//	output, cancel,
-//	ping              thin clients that talk to PID 1; their death changes nothing
+//	run, status, output, cancel, ping, shutdown
+//	                  thin clients that talk to PID 1; their death changes nothing
 //
 // See README.md for the flags and the streams.
 package main
@@ -21,13 +20,11 @@ import (
 
 func main() {
 	if len(os.Args) < 2 {
-		fail(fmt.Errorf("usage: runner init|run|status|output|cancel|ping [flags]"))
+		fail(fmt.Errorf("usage: runner init|run|status|output|cancel|ping|shutdown [flags]"))
 	}
 	face, args := os.Args[1], os.Args[2:]
 	switch face {
 	case "init":
-		fail(supervise.Init(args))
-	case "supervise":
 		fail(supervise.Main(args))
 	case "shim":
 		fail(shim.Main(args))

@@ -6,8 +6,9 @@ CREATE TABLE agents (
     revision   bigint NOT NULL,            -- the newest valid revision; 0: none yet
     phase      text NOT NULL CONSTRAINT agent_phase CHECK (phase IN ('READY', 'INVALID', 'DELETED')),
     reason     text NOT NULL DEFAULT '',   -- for people: why it is not READY
-    digest     text NOT NULL,              -- of the newest text seen, valid or not
-    created_at timestamptz NOT NULL DEFAULT now(),
+    digest     text NOT NULL,              -- of that revision's spec: another digest is another revision
+    source     text NOT NULL DEFAULT '',   -- what defined it last: a file of the folder
+    created_at timestamptz NOT NULL DEFAULT now(), -- or when it came back: the older of two claims on a channel wins
     updated_at timestamptz NOT NULL DEFAULT now()
 );
 CREATE TABLE agent_revisions (
@@ -128,6 +129,7 @@ CREATE TABLE steps (
     seq           bigint NOT NULL,
     text          text NOT NULL,
     model         text NOT NULL DEFAULT '',
+    carry         text NOT NULL DEFAULT '',  -- what the provider wants back with this answer, unchanged
     input_tokens  bigint NOT NULL DEFAULT 0,
     output_tokens bigint NOT NULL DEFAULT 0,
     created_at    timestamptz NOT NULL DEFAULT now(),
@@ -162,15 +164,20 @@ CREATE TABLE sandboxes (
     reason         text NOT NULL DEFAULT '',
     sandbox_uid    text NOT NULL DEFAULT '',   -- of the object, once it exists
     created_at     timestamptz NOT NULL DEFAULT now(),
+    updated_at     timestamptz NOT NULL DEFAULT now(), -- last change of state, or last try to end it
     expires_at     timestamptz NOT NULL,
     last_activity_at timestamptz NOT NULL DEFAULT now(),
-    ended_at       timestamptz
+    ended_at       timestamptz,
+    CONSTRAINT sandbox_ended CHECK ((ended_at IS NULL) = (state <> 'GONE')),
+    CONSTRAINT sandbox_ready CHECK (state <> 'READY' OR sandbox_uid <> '')
 );
 CREATE UNIQUE INDEX sandbox_live_of_session ON sandboxes (session_id, spec_digest) WHERE state IN ('CREATING', 'READY');
 CREATE INDEX sandboxes_live ON sandboxes (agent_name) WHERE state <> 'GONE';
+CREATE INDEX sandboxes_session ON sandboxes (session_id, created_at);
 
 CREATE TABLE executions (
     execution_id text PRIMARY KEY,
+    seq          bigint GENERATED ALWAYS AS IDENTITY, -- the order in which commands were asked for and are served
     session_id   text NOT NULL REFERENCES sessions,
     agent_name   text NOT NULL REFERENCES agents,
     cause        text NOT NULL CONSTRAINT execution_cause CHECK (cause IN ('TOOL_CALL', 'NODE_VISIT', 'API')),
@@ -201,10 +208,11 @@ CREATE TABLE executions (
     started_at   timestamptz,
     ended_at     timestamptz,
     CONSTRAINT execution_once UNIQUE (cause, cause_id, cause_attempt),
-    CONSTRAINT execution_ended CHECK ((ended_at IS NULL) = (state IN ('PENDING', 'RUNNING')))
+    CONSTRAINT execution_ended CHECK ((ended_at IS NULL) = (state IN ('PENDING', 'RUNNING'))),
+    CONSTRAINT execution_placed CHECK (state <> 'RUNNING' OR (sandbox_id IS NOT NULL AND sandbox_uid <> ''))
 );
 CREATE UNIQUE INDEX execution_one_running ON executions (sandbox_id) WHERE state = 'RUNNING';
-CREATE INDEX executions_open ON executions (agent_name, created_at) WHERE state IN ('PENDING', 'RUNNING');
+CREATE INDEX executions_open ON executions (agent_name, seq) WHERE state IN ('PENDING', 'RUNNING');
 CREATE INDEX executions_session ON executions (session_id);
 
 CREATE TABLE execution_output (
@@ -341,6 +349,17 @@ BEGIN
     PERFORM 1 FROM executions WHERE execution_id = id AND lease_token = token AND lease_owner IS NOT NULL FOR UPDATE;
     IF NOT FOUND THEN
         RAISE EXCEPTION 'lease of execution lost' USING ERRCODE = 'TU001';
+    END IF;
+END $$;
+-- +goose StatementEnd
+
+-- +goose StatementBegin
+-- fence_reply does the same for a reply.
+CREATE FUNCTION fence_reply(id text, token bigint) RETURNS void LANGUAGE plpgsql AS $$
+BEGIN
+    PERFORM 1 FROM replies WHERE reply_id = id AND lease_token = token AND lease_owner IS NOT NULL FOR UPDATE;
+    IF NOT FOUND THEN
+        RAISE EXCEPTION 'lease of reply lost' USING ERRCODE = 'TU001';
     END IF;
 END $$;
 -- +goose StatementEnd

@@ -61,7 +61,7 @@ func parse(op string, args []string, stdin io.Reader) (wire.Request, string, err
 	flags := flag.NewFlagSet(op, flag.ContinueOnError)
 	flags.StringVar(&socket, "socket", "", "PID 1's socket on the machine outside; default: the one inside")
 	switch req.Op {
-	case wire.Ping:
+	case wire.Ping, wire.Shutdown:
 	case wire.Run:
 		var timeout time.Duration
 		flags.DurationVar(&timeout, "timeout", 0, "of the command")
@@ -96,7 +96,7 @@ func parse(op string, args []string, stdin io.Reader) (wire.Request, string, err
 	if err := flags.Parse(args); err != nil {
 		return req, "", err
 	}
-	if req.Op == wire.Ping {
+	if req.Op == wire.Ping || req.Op == wire.Shutdown {
 		return req, socket, nil
 	}
 	return withInput(req, socket, stdin)
@@ -178,8 +178,8 @@ func relay(conn io.Reader, stdout, stderr io.Writer) error {
 			_, err = stdout.Write(payload)
 		case wire.Stderr:
 			_, err = stderr.Write(payload)
-		case wire.Sealed:
-			answered = true
+		case wire.Note, wire.Sealed:
+			answered = kind == wire.Sealed
 			_, err = fmt.Fprintf(stderr, "%s%s\n", trailer.Marker, payload)
 		case wire.Ready:
 			answered = true

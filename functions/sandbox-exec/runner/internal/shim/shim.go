@@ -19,9 +19,9 @@ const ErrorFD = 3
 
 // Limits are the rlimits of a command; zero means: leave as it is.
 type Limits struct {
-	FileSize     uint64 // bytes of one file
-	Processes    uint64 // of the sandbox's user
-	AddressSpace uint64 // bytes of one process; only where no cgroup limits memory
+	FileSize  uint64 // bytes of one file
+	Processes uint64 // of the sandbox's user
+	DataSize  uint64 // bytes of data of one process; only where no cgroup limits memory
 }
 
 // Args returns the flags that carry l.
@@ -29,7 +29,7 @@ func (l Limits) Args() []string {
 	return []string{
 		fmt.Sprintf("--file-size=%d", l.FileSize),
 		fmt.Sprintf("--processes=%d", l.Processes),
-		fmt.Sprintf("--address-space=%d", l.AddressSpace),
+		fmt.Sprintf("--data-size=%d", l.DataSize),
 	}
 }
 
@@ -49,7 +49,7 @@ func become(args []string) error {
 	flags := flag.NewFlagSet("shim", flag.ContinueOnError)
 	flags.Uint64Var(&l.FileSize, "file-size", 0, "")
 	flags.Uint64Var(&l.Processes, "processes", 0, "")
-	flags.Uint64Var(&l.AddressSpace, "address-space", 0, "")
+	flags.Uint64Var(&l.DataSize, "data-size", 0, "")
 	flags.StringVar(&dir, "dir", "/", "")
 	if err := flags.Parse(args); err != nil {
 		return err
@@ -70,14 +70,13 @@ func become(args []string) error {
 	_ = os.WriteFile("/proc/self/oom_score_adj", []byte("1000"), 0)
 	env := os.Environ()
 
-	// PID 1 runs with nearly every signal blocked and a mask survives exec: the
-	// command must start with none. The mask belongs to this thread.
+	// Both belong to this thread, which is the one that becomes the command.
 	runtime.LockOSThread()
+	if err := unix.Prctl(unix.PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0); err != nil {
+		return fmt.Errorf("no new privileges: %w", err)
+	}
 	if err := setLimits(l); err != nil {
 		return err
-	}
-	if err := unix.PthreadSigmask(unix.SIG_SETMASK, &unix.Sigset_t{}, nil); err != nil {
-		return fmt.Errorf("signal mask: %w", err)
 	}
 	return fmt.Errorf("%s: %w", path, unix.Exec(path, argv, env))
 }
@@ -94,7 +93,7 @@ func setLimits(l Limits) error {
 		{"core", unix.RLIMIT_CORE, 0, true},
 		{"file size", unix.RLIMIT_FSIZE, l.FileSize, l.FileSize > 0},
 		{"processes", unix.RLIMIT_NPROC, l.Processes, l.Processes > 0},
-		{"address space", unix.RLIMIT_AS, l.AddressSpace, l.AddressSpace > 0},
+		{"data", unix.RLIMIT_DATA, l.DataSize, l.DataSize > 0},
 	} {
 		if !limit.set {
 			continue

@@ -23,6 +23,8 @@ const (
 	Output Op = "output" // what is kept of one stream, from an offset
 	Cancel Op = "cancel" // end it; an id never seen will never start
 	Ping   Op = "ping"   // does PID 1 take commands?
+
+	Shutdown Op = "shutdown" // end the sandbox now
 )
 
 // Request is what a client asks.
@@ -47,9 +49,10 @@ type Kind byte
 const (
 	Stdout Kind = 'o' // bytes of the command's stdout
 	Stderr Kind = 'e'
-	Sealed Kind = 's' // a sealed status, see package trailer
+	Note   Kind = 'n' // a sealed status on the way; more follows
+	Sealed Kind = 's' // a sealed status, the last word
 	Refuse Kind = 'x' // a text; nothing was done
-	Ready  Kind = 'k' // the answer to Ping
+	Ready  Kind = 'k' // the answer to Ping and Shutdown
 )
 
 // MaxRequest and MaxFrame bound what either side reads into memory.

@@ -1,0 +1,109 @@
+# The verbs of this repository. A person and .ci/run use the same ones.
+SHELL := bash
+.SHELLFLAGS := -euo pipefail -c
+.DEFAULT_GOAL := help
+MAKEFLAGS += --no-print-directory --no-builtin-rules
+
+# What to test: `make test PKG=./shared/postgres/... ARGS='-run Lease -v'`.
+PKG ?= work
+ARGS ?=
+
+# Every main package that an image or a person runs. Wildcards, so that a new
+# function needs no line here.
+mains := $(patsubst %/main.go,%,$(wildcard functions/*/main.go functions/*/runner/main.go))
+modules = $(patsubst %/go.mod,%,$(wildcard shared/go.mod functions/*/go.mod scripts/go.mod))
+
+# A cold build is silent for minutes; this counts packages and lets all else pass.
+progress = { awk '/^[^ \#:]+$$/ { if (++n % 50 == 0) { print "  compiled " n " packages"; fflush() } next } { print; fflush() }' >&2; }
+
+.PHONY: help
+help: ## list the verbs
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-8s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+
+.PHONY: dev
+dev: ## start the whole system on this machine, without any account, key, cluster or Docker
+	@scripts/setup.sh
+	@go run ./scripts/dev $(ARGS)
+
+.PHONY: build
+build: ## build the functions and the CLI into bin/
+	@CGO_ENABLED=0 go build -v -buildvcs=false -o bin/ $(addprefix ./,$(mains)) ./scripts/tuluat |& $(progress)
+	@ls -1 bin
+
+.PHONY: test
+test: ## run the tests with the race detector on a real Postgres; PKG= and ARGS= narrow it
+	@scripts/setup.sh test
+	@echo 'compiling with the race detector' >&2
+	@go list -tags local -f '{{if ne .Name "main"}}{{.ImportPath}}{{end}}' $(PKG) | CGO_ENABLED=1 xargs go build -v -race -tags local |& $(progress)
+	@CGO_ENABLED=1 go run ./scripts/testdb -- go test -race -tags local $(ARGS) $(PKG)
+
+.PHONY: system
+system: ## run the long journeys: chaos, hostile commands, the whole system (tag system)
+	@scripts/setup.sh test
+	@CGO_ENABLED=1 go run ./scripts/testdb -- go test -race -tags local,system -timeout 60m -v $(ARGS) ./scripts/system/...
+
+.PHONY: bench
+bench: ## measure ingest, overhead per message, SQL round trips and start times
+	@scripts/setup.sh
+	@go run ./scripts/testdb -- go run ./scripts/bench $(ARGS)
+
+.PHONY: migrate
+migrate: ## bring the database of DATABASE_URL to the newest schema
+	@go run ./scripts/migrate $(ARGS)
+
+.PHONY: sync
+sync: ## give every module the same versions: go work sync, then tidy
+	@go work sync
+	@for m in $(modules); do echo "tidy $$m" >&2; (cd $$m && go mod tidy); done
+	@go run ./scripts/modsync
+
+.PHONY: lint
+lint: bin/golangci-lint ## run the linters of .golangci.yaml over every module
+	@bin/golangci-lint run $(ARGS) $(patsubst %,./%/...,$(modules))
+
+.PHONY: verify
+verify: verify-format verify-modules verify-vet verify-images ## check what review should not have to: format, modules, vet, builds as images do them
+
+.PHONY: verify-format
+verify-format: bin/gofumpt
+	@echo 'verify: format' >&2
+	@bad=$$(bin/gofumpt -l functions scripts shared); \
+	if [[ $$bad ]]; then echo "not formatted: run bin/gofumpt -w" $$bad >&2; exit 1; fi
+
+# go commands mend go.work.sum as they go, so the check is that they found nothing to mend.
+.PHONY: verify-modules
+verify-modules:
+	@echo 'verify: modules' >&2
+	@go run ./scripts/modsync
+	@for m in $(modules); do (cd $$m && go mod tidy -diff) || { echo "$$m/go.mod: not tidy: run \`make sync\`" >&2; exit 1; }; done
+	@before=$$(sha256sum go.work.sum); go list -deps -test -tags local,system work >/dev/null; \
+	[[ $$before == $$(sha256sum go.work.sum) ]] || { echo 'go.work.sum: lacked lines, which are there now: commit it' >&2; exit 1; }
+
+.PHONY: verify-vet
+verify-vet:
+	@echo 'verify: vet' >&2
+	@go vet work
+	@go vet -tags local,system work
+
+# As ko builds an image: without go.work, C and the tags of development.
+.PHONY: verify-images
+verify-images:
+	@echo 'verify: builds without go.work' >&2
+	@for m in $(mains); do out=$$PWD/build/$$(tr / - <<<"$$m"); \
+	(cd $$m && GOWORK=off CGO_ENABLED=0 go build -buildvcs=false -trimpath -ldflags='-s -w' -o "$$out" .); \
+	printf '  %-32s %5.1f MB\n' "$$m" "$$(($$(stat -c %s "$$out") / 10000))e-2"; done
+
+.PHONY: clean
+clean: ## remove what was built; the state of `make dev` in .tuluat/ stays
+	@rm -rf bin build
+
+# The tools have a module of their own and are built without go.work, so that
+# what they require never lifts a version under a function.
+bin/gofumpt: scripts/tools/go.mod scripts/tools/go.sum
+	@cd scripts/tools && GOWORK=off CGO_ENABLED=0 go build -buildvcs=false -o ../../bin/ mvdan.cc/gofumpt
+	@touch $@
+
+bin/golangci-lint: scripts/tools/go.mod scripts/tools/go.sum
+	@echo 'building golangci-lint (some minutes, once)' >&2
+	@cd scripts/tools && GOWORK=off CGO_ENABLED=0 go build -v -buildvcs=false -o ../../bin/ github.com/golangci/golangci-lint/v2/cmd/golangci-lint |& $(progress)
+	@touch $@

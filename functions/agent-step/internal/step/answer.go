@@ -1,0 +1,242 @@
+package step
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"math"
+	"strings"
+	"time"
+
+	"tuluat.ai/harness/functions/agent-step/internal/model"
+	"tuluat.ai/harness/shared/harness"
+	"tuluat.ai/harness/shared/postgres"
+)
+
+// warnAt and blockAt bound how often one turn may make the very same call.
+const (
+	warnAt  = 3
+	blockAt = 6
+)
+
+// maxTruncated is how many cut-off answers one turn may have.
+const maxTruncated = 2
+
+const (
+	truncatedResult = "Not run: your answer was cut off at the token limit, so these arguments are not complete. Use shorter arguments, or several smaller calls."
+	blockedLoop     = "I stopped: I kept making the same call again and again without getting further."
+)
+
+// answered is the commit that follows from a model's answer. It is pure but for
+// the fresh names in id.
+func (p plan) answered(c *postgres.Claim, r model.Response, id ids) postgres.StepCommit {
+	step := &postgres.NewStep{
+		ID: id.step(), Text: r.Text, Model: r.Model, Carry: string(r.Carry), InputTokens: r.Usage.InputTokens, OutputTokens: r.Usage.OutputTokens,
+	}
+	p.log(harness.LevelInfo, "model %s answered: %d calls, %d tokens in, %d out", r.Model, len(r.Calls), r.Usage.InputTokens, r.Usage.OutputTokens)
+	if len(r.Calls) == 0 {
+		return p.final(step, r)
+	}
+	running := 0
+	for _, call := range r.Calls {
+		next := p.newCall(c, call, r.Stop, id)
+		if next.Execution != nil {
+			running++
+			p.log(harness.LevelInfo, "%s: %s", call.Name, next.Execution.Command)
+		} else {
+			p.log(harness.LevelWarn, "%s not run: %s", call.Name, next.Result)
+		}
+		step.Calls = append(step.Calls, next)
+	}
+	if reason := p.stops(c, step, r.Stop); reason != "" {
+		for i := range step.Calls {
+			step.Calls[i].Execution = nil
+			if step.Calls[i].State == harness.ToolCallRunning {
+				step.Calls[i].CallOutcome = postgres.CallOutcome{ID: step.Calls[i].ID, State: harness.ToolCallFailed, Result: "Not run: " + reason}
+			}
+		}
+		p.commit.Step, p.commit.Reply = step, []string{reason}
+		p.commit.State, p.commit.Reason = harness.SessionBlocked, reason
+		p.log(harness.LevelError, "turn ended as %s: %s", harness.SessionBlocked, reason)
+		return p.commit
+	}
+	p.commit.Step = step
+	if p.commit.State = harness.SessionAwaitingExecution; running == 0 {
+		p.commit.State, p.commit.Again = harness.SessionRunning, true
+	}
+	return p.commit
+}
+
+// final ends the turn with the model's words.
+func (p plan) final(step *postgres.NewStep, r model.Response) postgres.StepCommit {
+	text := strings.TrimSpace(r.Text)
+	switch {
+	case r.Stop == model.StopRefused && text == "":
+		text = "The model declined to answer this."
+	case r.Stop == model.StopTruncated && text == "":
+		text = "The model's answer was cut off before it said anything. Please ask for something shorter."
+	case r.Stop == model.StopTruncated:
+		text += "\n[The answer was cut off here.]"
+	}
+	step.Text = text
+	p.commit.Step, p.commit.Reply, p.commit.State = step, []string{text}, harness.SessionIdle
+	return p.commit
+}
+
+// newCall turns a call of the model into a row: with a command to run, or with
+// the result that says why nothing is run. Nothing is ever repaired.
+func (p plan) newCall(c *postgres.Claim, call model.Call, stop model.Stop, id ids) postgres.NewCall {
+	next := postgres.NewCall{
+		CallOutcome: postgres.CallOutcome{ID: id.call(), State: harness.ToolCallFailed}, ProviderID: call.ID, Name: call.Name, Arguments: call.Arguments,
+	}
+	command, problem := shellCommand(call)
+	switch {
+	case stop != model.StopToolCalls:
+		next.Result = truncatedResult
+	case call.Name != harness.ToolExecuteShell || !c.Agent.Harness.CanExecute():
+		next.Result = "Not run: there is no tool of this name."
+	case problem != "":
+		next.Result = "Not run: " + problem
+	default:
+		next.State = harness.ToolCallRunning
+		next.Execution = &postgres.NewExecution{
+			ID: id.execution(), Command: command, Spec: c.Agent.Harness.Sandbox, MaxSandboxes: c.Agent.Harness.MaxSandboxes, Nonce: id.nonce(),
+		}
+	}
+	return next
+}
+
+// shellCommand reads the arguments of executeShell: exactly one object with a
+// string "command". problem says in words what is wrong with them.
+func shellCommand(call model.Call) (command, problem string) {
+	if call.Malformed != "" {
+		return "", "the arguments are broken: " + call.Malformed
+	}
+	var arguments map[string]json.RawMessage
+	if err := json.Unmarshal([]byte(call.Arguments), &arguments); err != nil {
+		return "", "the arguments are not a JSON object."
+	}
+	if err := json.Unmarshal(arguments["command"], &command); err != nil || strings.TrimSpace(command) == "" {
+		return "", `the arguments need a non-empty string "command".`
+	}
+	for name := range arguments {
+		if name != "command" {
+			return "", fmt.Sprintf("the arguments have an unknown field %q; there is only \"command\".", name)
+		}
+	}
+	if strings.ContainsRune(command, 0) {
+		return "", "the command holds a NUL character."
+	}
+	return command, ""
+}
+
+// stops says why the turn must end instead of making the calls of step.
+func (p plan) stops(c *postgres.Claim, step *postgres.NewStep, stop model.Stop) string {
+	budget, used := c.Agent.Budget, c.Used
+	if p.commit.Start {
+		used = postgres.Used{}
+	}
+	executions := 0
+	for _, call := range step.Calls {
+		if call.Execution != nil {
+			executions++
+		}
+		if repeats(c, postgres.CallRecord{Name: call.Name, Arguments: call.Arguments}, len(c.Calls)) >= blockAt {
+			return blockedLoop
+		}
+	}
+	switch {
+	case stop != model.StopToolCalls && truncatedSteps(c) >= maxTruncated:
+		return "I stopped: the model's answers kept being cut off at its token limit. Please ask for something smaller."
+	case used.ToolCalls+len(step.Calls) > budget.MaxToolCalls:
+		return fmt.Sprintf("I stopped: this message used up its limit of %d tool calls. Send another message to go on.", budget.MaxToolCalls)
+	case used.Executions+executions > budget.MaxExecutions:
+		return fmt.Sprintf("I stopped: this message used up its limit of %d commands. Send another message to go on.", budget.MaxExecutions)
+	}
+	return ""
+}
+
+// repeats counts the calls of the running turn up to position that are the same
+// as call, itself included.
+func repeats(c *postgres.Claim, call postgres.CallRecord, position int) int {
+	n := 1
+	for i, other := range turnCalls(c) {
+		if i < position && other.ID != call.ID && other.Name == call.Name && canonical(other.Arguments) == canonical(call.Arguments) {
+			n++
+		}
+	}
+	return n
+}
+
+// turnCalls yields the calls of the running turn with their positions in c.Calls.
+func turnCalls(c *postgres.Claim) func(func(int, postgres.CallRecord) bool) {
+	steps := map[harness.StepID]bool{}
+	for _, s := range c.Turns[len(c.Turns)-1].Steps {
+		steps[s.ID] = true
+	}
+	return func(yield func(int, postgres.CallRecord) bool) {
+		for i, call := range c.Calls {
+			if steps[call.Step] && !yield(i, call) {
+				return
+			}
+		}
+	}
+}
+
+func truncatedSteps(c *postgres.Claim) int {
+	seen := map[harness.StepID]bool{}
+	for _, call := range turnCalls(c) {
+		if call.Result == truncatedResult {
+			seen[call.Step] = true
+		}
+	}
+	return len(seen)
+}
+
+// canonical makes two spellings of one JSON object equal; text that is no JSON
+// stands for itself.
+func canonical(arguments string) string {
+	var value any
+	if err := json.Unmarshal([]byte(arguments), &value); err != nil {
+		return arguments
+	}
+	text, err := json.Marshal(value)
+	if err != nil {
+		return arguments
+	}
+	return string(text)
+}
+
+// failed is the commit that follows from no answer: a passing failure is tried
+// again after a wait kept in the row, another ends the turn in words. random is
+// in [0, 1).
+func (p plan) failed(c *postgres.Claim, err error, random float64) postgres.StepCommit {
+	failure, ok := errors.AsType[*model.Error](err)
+	if !ok {
+		failure = &model.Error{Kind: harness.Internal, Message: harness.MessageOf(err)}
+	}
+	passing := failure.Kind == harness.Unavailable || failure.Reason == model.ReasonEmpty || failure.Reason == model.ReasonNotAnswer
+	if passing && c.Attempts < maxAttempts {
+		p.commit.Retry = wait(c.Attempts, failure.RetryAfter, random)
+		p.commit.State, p.commit.Reason = harness.SessionRunning, failure.Message
+		p.log(harness.LevelWarn, "no answer from the model (attempt %d), again in %s: %s", c.Attempts, p.commit.Retry.Round(time.Second), failure.Message)
+		return p.commit
+	}
+	text := "I could not get an answer from my model: " + failure.Message + "."
+	if failure.Reason == model.ReasonContextFull {
+		text = "This conversation has become longer than my model can read. Send /new to start a new one."
+	}
+	return p.end(harness.SessionFailed, text).commit
+}
+
+// The waits between attempts: full jitter under an exponential ceiling, never
+// shorter than what the provider asked for (runtime.md A5).
+const (
+	firstWait = time.Second
+	maxWait   = 2 * time.Minute
+)
+
+func wait(attempt int, retryAfter time.Duration, random float64) time.Duration {
+	ceiling := min(float64(maxWait), float64(firstWait)*math.Pow(2, float64(attempt)))
+	return max(retryAfter, firstWait/2, time.Duration(ceiling*random))
+}

@@ -1,0 +1,148 @@
+package step
+
+import (
+	"fmt"
+	"strings"
+
+	"tuluat.ai/harness/functions/agent-step/internal/model"
+	"tuluat.ai/harness/shared/harness"
+	"tuluat.ai/harness/shared/postgres"
+)
+
+// limits are the platform's, not the agent's.
+type limits struct{ contextTokens int64 }
+
+// maxAttempts is how often a step may be claimed without a commit, or answered
+// with a passing failure, before its turn is given up.
+const maxAttempts = 8
+
+// plan is what a step does: commit at once, or ask the model and commit what
+// comes of it.
+type plan struct {
+	commit postgres.StepCommit
+	ask    *model.Request
+}
+
+// decide says what the claimed session needs next. It is pure.
+func decide(c *postgres.Claim, l limits) plan {
+	p := plan{commit: postgres.StepCommit{Claim: c, State: harness.SessionIdle}}
+	if len(c.Turns) == 0 || c.Turns[len(c.Turns)-1].State == harness.MessageDone {
+		p.commit.State = settled(c.State)
+		return p
+	}
+	turn := &c.Turns[len(c.Turns)-1]
+	p.commit.Start = turn.State == harness.MessagePending
+	used := c.Used
+	if p.commit.Start {
+		used = postgres.Used{}
+	}
+	if reason := unusable(c); reason != "" {
+		return p.end(harness.SessionFailed, reason)
+	}
+	if newConversation(turn.Text) {
+		p.commit.End = true
+		return p.end(harness.SessionCompleted, "This conversation is over. Your next message starts a new one.")
+	}
+	open := p.settleCalls(c)
+	if open > 0 {
+		p.commit.State = harness.SessionAwaitingExecution
+		return p
+	}
+	if c.Attempts > maxAttempts {
+		return p.end(harness.SessionFailed, fmt.Sprintf("I tried %d times to work on this and could not finish. Please try again; if it happens again, tell the operator.", maxAttempts))
+	}
+	request := prompt(c, p.commit.Results, l)
+	if reason := overBudget(c.Agent.Budget, used, c, request); reason != "" {
+		return p.end(harness.SessionBlocked, reason)
+	}
+	p.ask = &request
+	return p
+}
+
+// settled is the state of a session with nothing to do.
+func settled(s harness.SessionState) harness.SessionState {
+	if s == harness.SessionBlocked || s == harness.SessionFailed {
+		return s
+	}
+	return harness.SessionIdle
+}
+
+// unusable says why no turn of this agent can be worked; empty when it can.
+func unusable(c *postgres.Claim) string {
+	switch {
+	case c.Phase == harness.AgentDeleted:
+		return "This agent no longer exists."
+	case c.Agent == nil:
+		return "This agent is not set up correctly yet. Please tell the operator."
+	}
+	return ""
+}
+
+// newConversation reports whether text is the command that ends a conversation.
+func newConversation(text string) bool {
+	return strings.EqualFold(strings.TrimSpace(text), "/new")
+}
+
+// settleCalls gives every open call whose execution has ended its one result and
+// returns how many are still open.
+func (p *plan) settleCalls(c *postgres.Claim) int {
+	open := 0
+	for i, call := range c.Calls {
+		switch {
+		case call.State.Ended():
+		case call.Execution == nil:
+			p.commit.Results = append(p.commit.Results, postgres.CallOutcome{
+				ID: call.ID, State: harness.ToolCallFailed, Result: "Interrupted: nothing is known of this call's outcome.",
+			})
+		case !call.Execution.State.Ended():
+			open++
+		default:
+			outcome := postgres.CallOutcome{ID: call.ID, State: harness.ToolCallDone, Result: executionText(call.Execution)}
+			if n := repeats(c, call, i); n == warnAt {
+				outcome.Result += fmt.Sprintf("\n[This is the same call for the %d. time. Do something else, or answer.]", n)
+			}
+			p.commit.Results = append(p.commit.Results, outcome)
+		}
+	}
+	return open
+}
+
+// end ends the turn with an answer in words. The answer is a step too, so that
+// the next turn's history shows what the person was told.
+func (p plan) end(state harness.SessionState, text string) plan {
+	p.ask = nil
+	p.commit.State = state
+	p.commit.Reply = []string{text}
+	p.commit.Step = &postgres.NewStep{ID: newIDs().step(), Text: text}
+	if state != harness.SessionIdle && state != harness.SessionCompleted {
+		p.commit.Reason = text
+		p.log(harness.LevelError, "turn ended as %s: %s", state, text)
+	}
+	return p
+}
+
+// overBudget says which limit the next question would break. A claim counts as
+// a step before the step is taken, and the largest answer counts as given, so
+// that a crash between asking and committing is never free.
+func overBudget(b harness.Budget, used postgres.Used, c *postgres.Claim, r model.Request) string {
+	worst := used.Tokens + int64(c.Attempts)*(r.EstimatedTokens()+int64(c.Agent.Model.MaxTokens))
+	var limit string
+	switch {
+	case used.Steps+c.Attempts > b.MaxSteps:
+		limit = fmt.Sprintf("%d steps", b.MaxSteps)
+	case int(used.Elapsed.Seconds()) > b.MaxSeconds:
+		limit = fmt.Sprintf("%d seconds", b.MaxSeconds)
+	case worst > int64(b.MaxTokens):
+		limit = fmt.Sprintf("%d tokens", b.MaxTokens)
+	default:
+		return ""
+	}
+	return "I stopped: this message used up its limit of " + limit + ". Send another message to go on."
+}
+
+func (p *plan) log(level harness.Level, format string, args ...any) {
+	c := p.commit.Claim
+	p.commit.Logs = append(p.commit.Logs, harness.LogEntry{
+		Agent: c.Session.Agent, Session: c.ID, Node: fmt.Sprintf("step-%d", c.Used.Steps+1), Level: level, Message: fmt.Sprintf(format, args...),
+	})
+}

@@ -1,0 +1,186 @@
+// Package step works one step of a session: read, claim, decide, act once,
+// commit, wake. Decisions are pure (decide.go, answer.go); the one network call
+// of a step is the question to the model, outside any transaction.
+//
+// A crash at any line leaves the session leased; its lease runs out, the sweep
+// wakes it, and the next claim reads the same rows. What was committed is not
+// repeated, what was not committed did not happen: at worst a model was asked
+// twice.
+package step
+
+import (
+	"context"
+	"crypto/rand"
+	"errors"
+	"log/slog"
+	mathrand "math/rand/v2"
+	"time"
+
+	"tuluat.ai/harness/functions/agent-step/internal/model"
+	"tuluat.ai/harness/shared/event"
+	"tuluat.ai/harness/shared/harness"
+	"tuluat.ai/harness/shared/postgres"
+)
+
+// Store is what a step needs of *postgres.Store.
+type Store interface {
+	ClaimSession(ctx context.Context, id harness.SessionID, lease postgres.Lease) (*postgres.Claim, error)
+	ExtendSession(ctx context.Context, id harness.SessionID, token int64, lease postgres.Lease) error
+	CommitStep(ctx context.Context, c postgres.StepCommit) ([]event.Event, error)
+	DueSessions(ctx context.Context, agent harness.AgentName, limit int) ([]event.Event, error)
+}
+
+// Model is what a step needs of *model.Client.
+type Model interface {
+	Complete(ctx context.Context, r model.Request) (model.Response, error)
+}
+
+// Options are everything a Stepper depends on.
+type Options struct {
+	Store         Store
+	Model         Model
+	Publish       func(ctx context.Context, events ...event.Event)
+	Log           *slog.Logger
+	Lease         postgres.Lease
+	ContextTokens int64            // history sent to the model at most, estimated
+	Secrets       []harness.Secret // redacted from whatever leaves
+}
+
+// Stepper works sessions.
+type Stepper struct {
+	Options
+	limits limits
+}
+
+// New returns a Stepper.
+func New(o Options) *Stepper {
+	return &Stepper{Options: o, limits: limits{contextTokens: o.ContextTokens}}
+}
+
+// commitTime is how long a commit may take once a step's own time is over.
+const commitTime = 10 * time.Second
+
+// Session works one step of the session that e names.
+func (s *Stepper) Session(ctx context.Context, e event.Event) error {
+	id := e.Payload.Session
+	if id == "" {
+		return harness.Errorf(harness.Invalid, "event data names no session")
+	}
+	claim, err := s.Store.ClaimSession(ctx, id, s.Lease)
+	if errors.Is(err, postgres.ErrNothingDue) {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	commit, err := s.work(ctx, claim)
+	if errors.Is(err, postgres.ErrLeaseLost) {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	return s.commit(ctx, commit)
+}
+
+// work decides and, where the decision is to ask the model, asks it once while
+// the lease is kept.
+func (s *Stepper) work(ctx context.Context, claim *postgres.Claim) (postgres.StepCommit, error) {
+	plan := decide(claim, s.limits)
+	if plan.ask == nil {
+		return plan.commit, nil
+	}
+	var response model.Response
+	err := postgres.Keep(ctx, s.Lease.For,
+		func(ctx context.Context) error {
+			return s.Store.ExtendSession(ctx, claim.ID, claim.Token, s.Lease)
+		},
+		func(ctx context.Context) (err error) {
+			response, err = s.Model.Complete(ctx, *plan.ask)
+			if errors.Is(context.Cause(ctx), postgres.ErrLeaseLost) {
+				return postgres.ErrLeaseLost
+			}
+			return err
+		})
+	if errors.Is(err, postgres.ErrLeaseLost) {
+		return postgres.StepCommit{}, err
+	}
+	if err != nil {
+		s.Log.Warn("the model gave no answer", "session", string(claim.ID), "agent", string(claim.Session.Agent), "attempt", claim.Attempts, "err", err)
+		return plan.failed(claim, err, mathrand.Float64()), nil
+	}
+	return plan.answered(claim, response, newIDs()), nil
+}
+
+// commit writes what was decided, also when the request's own time is over, and
+// wakes whoever is next.
+func (s *Stepper) commit(ctx context.Context, c postgres.StepCommit) error {
+	ctx, cancel := context.WithTimeoutCause(context.WithoutCancel(ctx), commitTime, errors.New("commit deadline"))
+	defer cancel()
+	redact(&c, s.Secrets)
+	events, err := s.Store.CommitStep(ctx, c)
+	if errors.Is(err, postgres.ErrLeaseLost) {
+		return nil // whoever has the session now does the work
+	}
+	if err != nil {
+		return err
+	}
+	s.Publish(ctx, events...)
+	return nil
+}
+
+// resumeBatch is how many sessions one status event wakes; the sweep wakes more.
+const resumeBatch = 200
+
+// AgentStatusChanged wakes the sessions of the agent that are due.
+func (s *Stepper) AgentStatusChanged(ctx context.Context, e event.Event) error {
+	if e.Payload.Agent == "" {
+		return harness.Errorf(harness.Invalid, "event data names no agent")
+	}
+	events, err := s.Store.DueSessions(ctx, e.Payload.Agent, resumeBatch)
+	if err != nil {
+		return err
+	}
+	s.Publish(ctx, events...)
+	return nil
+}
+
+// ids are the fresh names one commit may need; tests give fixed ones.
+type ids struct {
+	step      func() harness.StepID
+	call      func() harness.ToolCallID
+	execution func() harness.ExecutionID
+	nonce     func() string
+}
+
+func newIDs() ids {
+	return ids{
+		step:      func() harness.StepID { return harness.NewStepID(time.Now()) },
+		call:      func() harness.ToolCallID { return harness.NewToolCallID(time.Now()) },
+		execution: func() harness.ExecutionID { return harness.NewExecutionID(time.Now()) },
+		nonce:     rand.Text,
+	}
+}
+
+// redact cuts known secret values out of everything that leaves by this commit.
+func redact(c *postgres.StepCommit, secrets []harness.Secret) {
+	clean := func(text string) string { return harness.CleanText(harness.Redact(text, secrets)) }
+	for i := range c.Reply {
+		c.Reply[i] = clean(c.Reply[i])
+	}
+	for i := range c.Results {
+		c.Results[i].Result = clean(c.Results[i].Result)
+	}
+	for i := range c.Logs {
+		c.Logs[i].Message = clean(c.Logs[i].Message)
+	}
+	c.Reason = clean(c.Reason)
+	if c.Step == nil {
+		return
+	}
+	c.Step.Text = clean(c.Step.Text)
+	for i := range c.Step.Calls {
+		call := &c.Step.Calls[i]
+		call.Arguments, call.Result = harness.CleanText(call.Arguments), clean(call.Result)
+	}
+}

@@ -1,0 +1,112 @@
+package main
+
+import (
+	"context"
+	"crypto/hmac"
+	"crypto/sha256"
+	"encoding/hex"
+	"fmt"
+	"io"
+	"net/http"
+	"net/http/httptest"
+	"runtime"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5/pgxpool"
+
+	"tuluat.ai/harness/shared/harness"
+)
+
+const connections = 32
+
+// BenchmarkIngest is a message taken for real: wake event and outbox on.
+func BenchmarkIngest(b *testing.B) {
+	w := newWorld(b)
+	w.hook("hook", harness.ChannelSpec{})
+	p := w.start("public", map[string]string{"LOG_LEVEL": "ERROR"})
+	drive(b, w, p.url+hooksPath+"hook")
+}
+
+// BenchmarkBare is what it is measured against: HMAC and one INSERT.
+func BenchmarkBare(b *testing.B) {
+	w := newWorld(b)
+	w.exec(`CREATE TABLE bare (id text PRIMARY KEY, body bytea NOT NULL)`)
+	config, err := pgxpool.ParseConfig(w.dsn.Reveal())
+	if err != nil {
+		b.Fatal(err)
+	}
+	config.MaxConns = 4
+	pool, err := pgxpool.NewWithConfig(context.Background(), config)
+	if err != nil {
+		b.Fatal(err)
+	}
+	defer pool.Close()
+	server := httptest.NewServer(http.HandlerFunc(func(rw http.ResponseWriter, r *http.Request) {
+		body, err := io.ReadAll(http.MaxBytesReader(rw, r.Body, 1<<20))
+		if err != nil {
+			rw.WriteHeader(http.StatusBadRequest)
+			return
+		}
+		mac := hmac.New(sha256.New, []byte(secret))
+		mac.Write([]byte(r.Header.Get("X-Tuluat-Timestamp") + "."))
+		mac.Write(body)
+		if !hmac.Equal([]byte("v1="+hex.EncodeToString(mac.Sum(nil))), []byte(r.Header.Get("X-Tuluat-Signature"))) {
+			rw.WriteHeader(http.StatusUnauthorized)
+			return
+		}
+		if _, err := pool.Exec(r.Context(), `INSERT INTO bare (id, body) VALUES ($1, $2)`, harness.NewID("bare", time.Now()), body); err != nil {
+			rw.WriteHeader(http.StatusServiceUnavailable)
+			return
+		}
+		rw.WriteHeader(http.StatusAccepted)
+	}))
+	defer server.Close()
+	drive(b, w, server.URL)
+}
+
+// drive sends b.N messages of 50 people over kept connections.
+func drive(b *testing.B, w *world, url string) {
+	var mu sync.Mutex
+	var took []time.Duration
+	next := make(chan int, connections)
+	var running sync.WaitGroup
+	runtime.GC()
+	b.ResetTimer()
+	for range connections {
+		running.Go(func() {
+			var mine []time.Duration
+			for n := range next {
+				body := fmt.Sprintf(`{"messageId":"m-%d","channelUserId":"user-%d","text":"run: echo %s","metadata":{"n":%d}}`, n, n%50, strings.Repeat("x", 100), n)
+				began := time.Now()
+				response, err := w.client.Do(signed(http.MethodPost, url, body, secret, began))
+				if err != nil {
+					b.Error(err)
+					continue
+				}
+				_, _ = io.Copy(io.Discard, response.Body)
+				response.Body.Close()
+				if response.StatusCode != http.StatusAccepted {
+					b.Errorf("status %d", response.StatusCode)
+				}
+				mine = append(mine, time.Since(began))
+			}
+			mu.Lock()
+			took = append(took, mine...)
+			mu.Unlock()
+		})
+	}
+	for n := range b.N {
+		next <- n
+	}
+	close(next)
+	running.Wait()
+	b.StopTimer()
+	slices.Sort(took)
+	b.ReportMetric(float64(b.N)/b.Elapsed().Seconds(), "req/s")
+	b.ReportMetric(float64(took[len(took)/2].Microseconds())/1000, "p50-ms")
+	b.ReportMetric(float64(took[len(took)*99/100].Microseconds())/1000, "p99-ms")
+}

@@ -1,0 +1,214 @@
+package webhook
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"net/netip"
+	"net/url"
+	"strings"
+	"syscall"
+	"time"
+	"unicode"
+	"unicode/utf8"
+
+	"tuluat.ai/harness/shared/harness"
+	"tuluat.ai/harness/shared/postgres"
+)
+
+// callback speaks to the receivers of replies.
+type callback struct {
+	client *http.Client
+	now    func() time.Time
+}
+
+// callTime bounds one request to a receiver.
+const callTime = 10 * time.Second
+
+// headerMessageID is how a receiver may say what it calls a reply.
+const headerMessageID = "X-Tuluat-Message-Id"
+
+// replyBody is what a receiver is POSTed.
+type replyBody struct {
+	MessageID     harness.ReplyID   `json:"messageId"` // of this part; repeated by a repeat
+	Session       harness.SessionID `json:"session"`
+	Chat          string            `json:"chat"`
+	ChannelUserID string            `json:"channelUserId"`
+	Text          string            `json:"text"`
+	Part          int               `json:"part"`
+	Parts         int               `json:"parts"`
+	InReplyTo     string            `json:"inReplyTo"` // the messageId that it answers
+}
+
+func newCallback(allowPrivate bool, now func() time.Time) *callback {
+	dialer := &net.Dialer{Timeout: callTime}
+	if !allowPrivate {
+		dialer.ControlContext = refusePrivate
+	}
+	transport := http.DefaultTransport.(*http.Transport).Clone()
+	transport.Proxy = nil // a proxy would dial for us, unchecked
+	transport.DialContext = dialer.DialContext
+	transport.MaxIdleConnsPerHost = 8
+	return &callback{now: now, client: &http.Client{
+		Transport:     transport,
+		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
+	}}
+}
+
+func (c *callback) close() { c.client.CloseIdleConnections() }
+
+// post sends one part. Only a 2xx says that it arrived, and only an answer that
+// refuses it, or no connection at all, that it did not.
+func (c *callback) post(ctx context.Context, r *postgres.ReplyClaim, key harness.Secret) postgres.ReplyOutcome {
+	body, err := json.Marshal(replyBody{
+		MessageID: r.ID, Session: r.Session.ID, Chat: r.Session.Chat, ChannelUserID: r.ChannelUserID,
+		Text: r.Text, Part: r.Part, Parts: r.Parts, InReplyTo: r.InReplyTo,
+	})
+	if err != nil {
+		return failed("the reply cannot be written as JSON")
+	}
+	target, err := callbackURL(r.Spec.CallbackURL)
+	if err != nil {
+		return failed(err.Error())
+	}
+	response, err := c.do(ctx, http.MethodPost, target, body, key, r)
+	if err != nil {
+		return unanswered(err)
+	}
+	switch status := response.StatusCode; {
+	case status/100 == 2:
+		return postgres.ReplyOutcome{State: harness.ReplySent, ProviderID: providerID(response.Header, r.ID)}
+	case status == http.StatusTooManyRequests || status == http.StatusTooEarly:
+		return postgres.ReplyOutcome{State: harness.ReplyPlanned, Reason: answered(status), Retry: retryAfter(response.Header, c.now())}
+	case status/100 == 4 && status != http.StatusRequestTimeout:
+		return failed(answered(status))
+	default: // a gateway may say this after the receiver took it
+		return postgres.ReplyOutcome{State: harness.ReplyUnknown, Reason: answered(status), Retry: retryAfter(response.Header, c.now())}
+	}
+}
+
+// has asks the receiver whether an earlier attempt arrived. A 404 says no, and
+// any other answer that it cannot tell: then the part is sent again under its
+// one Idempotency-Key.
+func (c *callback) has(ctx context.Context, r *postgres.ReplyClaim, key harness.Secret) (bool, string) {
+	target, err := callbackURL(r.Spec.CallbackURL)
+	if err != nil {
+		return false, ""
+	}
+	query := target.Query()
+	query.Set("reply", string(r.ID))
+	target.RawQuery = query.Encode()
+	response, err := c.do(ctx, http.MethodGet, target, nil, key, r)
+	if err != nil || response.StatusCode != http.StatusOK {
+		return false, ""
+	}
+	return true, providerID(response.Header, r.ID)
+}
+
+// do sends one signed request and reads the answer's head; its body is
+// discarded.
+func (c *callback) do(ctx context.Context, method string, target *url.URL, body []byte, key harness.Secret, r *postgres.ReplyClaim) (*http.Response, error) {
+	ctx, cancel := context.WithTimeoutCause(ctx, callTime, fmt.Errorf("callback deadline of %s", callTime))
+	defer cancel()
+	request, err := http.NewRequestWithContext(ctx, method, target.String(), bytes.NewReader(body))
+	if err != nil {
+		return nil, err
+	}
+	signed := body
+	if method == http.MethodGet {
+		signed = []byte(target.RequestURI())
+	}
+	sign(request.Header, key, c.now(), signed)
+	request.Header.Set("User-Agent", "tuluat-harness")
+	request.Header.Set("Idempotency-Key", string(r.ID))
+	if method == http.MethodPost {
+		request.Header.Set("Content-Type", "application/json")
+	}
+	if r.TraceParent != "" {
+		request.Header.Set("Traceparent", r.TraceParent)
+	}
+	response, err := c.client.Do(request)
+	if err != nil {
+		return nil, err
+	}
+	// The status is the answer. Reading a little of the body lets the connection
+	// be used again; a longer one is cut.
+	_, _ = io.CopyN(io.Discard, response.Body, 64<<10)
+	return response, response.Body.Close()
+}
+
+func callbackURL(text string) (*url.URL, error) {
+	u, err := url.Parse(text)
+	if err != nil || u.Host == "" || (u.Scheme != "http" && u.Scheme != "https") {
+		return nil, errors.New("the hook's callbackURL is not an absolute http or https address")
+	}
+	return u, nil
+}
+
+func answered(status int) string { return fmt.Sprintf("the receiver answered %d", status) }
+
+func providerID(h http.Header, reply harness.ReplyID) string {
+	id := h.Get(headerMessageID)
+	if id == "" || len(id) > maxID || !utf8.ValidString(id) || strings.ContainsFunc(id, unicode.IsControl) {
+		return string(reply)
+	}
+	return id
+}
+
+// unanswered judges a request without an answer. Where no connection came
+// about, nothing was sent.
+func unanswered(err error) postgres.ReplyOutcome {
+	if errors.Is(err, errPrivate) {
+		return failed(errPrivate.Error())
+	}
+	if op, ok := errors.AsType[*net.OpError](err); ok && op.Op == "dial" {
+		return again(harness.ReplyPlanned, "the receiver cannot be reached")
+	}
+	return again(harness.ReplyUnknown, "the receiver's answer was lost")
+}
+
+var errPrivate = errors.New("the callback's address is not public: private, loopback and link-local addresses are refused")
+
+// refusePrivate looks at the address that is dialled, not at the name: what a
+// name resolves to may change between a check and the call.
+func refusePrivate(_ context.Context, _, address string, _ syscall.RawConn) error {
+	ap, err := netip.ParseAddrPort(address)
+	if err != nil || !public(ap.Addr()) {
+		return errPrivate
+	}
+	return nil
+}
+
+// notPublic lists what netip has no question for (RFC 6890 and its registries).
+var notPublic = []netip.Prefix{
+	netip.MustParsePrefix("0.0.0.0/8"),
+	netip.MustParsePrefix("100.64.0.0/10"), // carrier-grade NAT, often a cluster's pods
+	netip.MustParsePrefix("192.0.0.0/24"),
+	netip.MustParsePrefix("192.88.99.0/24"),
+	netip.MustParsePrefix("198.18.0.0/15"),
+	netip.MustParsePrefix("240.0.0.0/4"),
+	netip.MustParsePrefix("::/96"),        // IPv4 written as IPv6
+	netip.MustParsePrefix("64:ff9b::/96"), // NAT64: leads to any IPv4 address
+	netip.MustParsePrefix("64:ff9b:1::/48"),
+	netip.MustParsePrefix("2001::/23"),
+	netip.MustParsePrefix("2002::/16"), // 6to4: the same
+	netip.MustParsePrefix("fec0::/10"),
+}
+
+func public(a netip.Addr) bool {
+	a = a.Unmap().WithZone("")
+	if !a.IsGlobalUnicast() || a.IsPrivate() || a.IsLinkLocalUnicast() {
+		return false
+	}
+	for _, p := range notPublic {
+		if p.Contains(a) {
+			return false
+		}
+	}
+	return true
+}

@@ -1,0 +1,163 @@
+package webhook
+
+import (
+	"context"
+	"errors"
+	"io"
+	"log/slog"
+	"net/http"
+	"strconv"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	"tuluat.ai/harness/shared/event"
+	"tuluat.ai/harness/shared/postgres"
+)
+
+// ingest takes messages: POST Path{name}.
+type ingest struct {
+	hooks  *hooks
+	desk   *desk
+	events publisher
+	log    *slog.Logger
+	now    func() time.Time
+	taken  *prometheus.CounterVec
+}
+
+type publisher interface {
+	Publish(ctx context.Context, events ...event.Event)
+}
+
+// bodyTime is how long a body may take to arrive.
+const bodyTime = 30 * time.Second
+
+func newIngest(o Options, found *hooks, events publisher) *ingest {
+	taken := prometheus.NewCounterVec(prometheus.CounterOpts{
+		Name: "tuluat_webhook_messages_total", Help: "Messages POSTed to hooks, by HTTP status of the answer.",
+	}, []string{"status"})
+	o.Metrics.MustRegister(taken)
+	return &ingest{hooks: found, desk: &desk{store: o.Store}, events: events, log: o.Log, now: o.Now, taken: taken}
+}
+
+func (i *ingest) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	accepted, err := i.take(w, r)
+	if err != nil {
+		i.taken.WithLabelValues(strconv.Itoa(writeError(w, i.log, r.PathValue("name"), err))).Inc()
+		return
+	}
+	i.taken.WithLabelValues("202").Inc()
+	h := w.Header()
+	h.Set("Content-Type", "application/json")
+	h.Set("X-Content-Type-Options", "nosniff")
+	w.WriteHeader(http.StatusAccepted)
+	// The ids are ours and need no escaping. If the caller is gone it repeats,
+	// and is told that it is a duplicate.
+	_, _ = io.WriteString(w, `{"session":"`+string(accepted.Session)+`","message":"`+string(accepted.Message)+
+		`","duplicate":`+strconv.FormatBool(accepted.Outcome == postgres.ArrivalDuplicate)+"}\n")
+}
+
+func (i *ingest) take(w http.ResponseWriter, r *http.Request) (postgres.Accepted, error) {
+	if r.Method != http.MethodPost {
+		return postgres.Accepted{}, refuse(http.StatusMethodNotAllowed, "POST a message here")
+	}
+	if r.ContentLength > maxBody {
+		return postgres.Accepted{}, errTooLarge
+	}
+	name := r.PathValue("name")
+	hook, err := i.hooks.find(r.Context(), name)
+	if err != nil {
+		return postgres.Accepted{}, err
+	}
+	stamp, err := readStamp(r.Header, i.now())
+	if err != nil {
+		return postgres.Accepted{}, err
+	}
+	body, err := readBody(w, r)
+	if err != nil {
+		return postgres.Accepted{}, err
+	}
+	if !stamp.fits(hook.keys, body) {
+		return postgres.Accepted{}, errSignature
+	}
+	arrival, err := parse(body, name, r.Header.Get("Idempotency-Key"), hook.fields)
+	if err != nil {
+		return postgres.Accepted{}, err
+	}
+	return i.keep(r.Context(), arrival, traceParent(r.Header))
+}
+
+// keep commits the arrival, then announces it.
+func (i *ingest) keep(ctx context.Context, arrival postgres.Arrival, traceparent string) (postgres.Accepted, error) {
+	accepted, events, err := i.desk.accept(ctx, arrival, traceparent)
+	if err == nil && accepted.Outcome == postgres.ArrivalDuplicate && accepted.Message == "" {
+		// The first was committed while our statement ran: the next one sees it.
+		accepted, events, err = i.desk.accept(ctx, arrival, traceparent)
+	}
+	if err != nil {
+		return accepted, err
+	}
+	switch accepted.Outcome {
+	case postgres.ArrivalUnrouted:
+		return accepted, errUnknownHook
+	case postgres.ArrivalDenied:
+		return accepted, refuse(http.StatusForbidden, "the sender may not talk to this agent")
+	}
+	i.events.Publish(ctx, events...)
+	return accepted, nil
+}
+
+var (
+	errTooLarge  = refuse(http.StatusRequestEntityTooLarge, "the body is over 1 MiB")
+	errSignature = refuse(http.StatusUnauthorized, "the signature does not fit")
+)
+
+func readBody(w http.ResponseWriter, r *http.Request) ([]byte, error) {
+	// Not supported by a test's recorder, and then there is nothing slow to end.
+	_ = http.NewResponseController(w).SetReadDeadline(time.Now().Add(bodyTime))
+	limited := http.MaxBytesReader(w, r.Body, maxBody)
+	var body []byte
+	var err error
+	if r.ContentLength >= 0 {
+		body = make([]byte, r.ContentLength)
+		_, err = io.ReadFull(limited, body)
+	} else {
+		body, err = io.ReadAll(limited)
+	}
+	if _, ok := errors.AsType[*http.MaxBytesError](err); ok {
+		return nil, errTooLarge
+	}
+	if err != nil {
+		return nil, refuse(http.StatusBadRequest, "the body broke off")
+	}
+	return body, nil
+}
+
+// traceParent returns the caller's W3C trace context, version 00, or nothing:
+// it travels in events and rows, so that only the exact form passes.
+func traceParent(h http.Header) string {
+	const form = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
+	v := h.Get("Traceparent")
+	if len(v) != len(form) || v[:3] != form[:3] {
+		return ""
+	}
+	trace, parent := false, false // any digit but 0
+	for at := 3; at < len(form); at++ {
+		c := v[at]
+		switch {
+		case at == 35 || at == 52:
+			if c != '-' {
+				return ""
+			}
+		case c >= '0' && c <= '9' || c >= 'a' && c <= 'f':
+			trace = trace || at < 35 && c != '0'
+			parent = parent || at > 35 && at < 52 && c != '0'
+		default:
+			return ""
+		}
+	}
+	if !trace || !parent {
+		return ""
+	}
+	return v
+}

@@ -1,0 +1,223 @@
+package devcluster
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"net/http"
+	"net/http/httputil"
+	"net/url"
+	"os/exec"
+	"strings"
+	"syscall"
+	"time"
+
+	"log/slog"
+)
+
+type processState int
+
+const (
+	starting processState = iota
+	ready
+	draining // takes no new request
+)
+
+// process is one pod of a Service: one operating system process of the
+// function. Its sandboxes are no part of it and survive it, as Pods do.
+type process struct {
+	service *service
+
+	// Guarded by service.mu.
+	state    processState
+	inflight int
+	used     time.Time // when the last request ended
+	killed   bool      // by Kill
+	cmd      *exec.Cmd // nil until started
+
+	proxy  *httputil.ReverseProxy // set before ready
+	logs   *logSplitter
+	exited chan struct{} // closed when the process has ended
+}
+
+// run takes p from its start to its end.
+func (p *process) run() {
+	s := p.service
+	target, err := p.launch()
+	if err != nil {
+		p.failed(err)
+		return
+	}
+	if err := p.awaitReady(target); err != nil {
+		p.terminate(0)
+		p.failed(err)
+		return
+	}
+	p.proxy = s.cluster.newProxy(target)
+	s.cluster.counts.add(func(c *Counts) { c.Starts[s.spec.Name]++ })
+	s.set(p, ready)
+	p.live()
+	s.remove(p, nil)
+}
+
+// live returns when the process has ended: by itself, for idleness or because
+// the cluster stops.
+func (p *process) live() {
+	s := p.service
+	idle := time.NewTimer(s.cluster.o.IdleAfter)
+	defer idle.Stop()
+	for {
+		select {
+		case <-p.exited:
+			p.crashed()
+			return
+		case <-s.cluster.stop:
+			s.set(p, draining)
+			p.terminate(min(s.cluster.o.StopGrace, stopGrace))
+			return
+		case <-idle.C:
+			wait, retired := s.retire(p)
+			if retired {
+				p.terminate(s.cluster.o.StopGrace)
+				return
+			}
+			idle.Reset(wait)
+		}
+	}
+}
+
+// stopGrace bounds how long a person waits after Ctrl-C.
+const stopGrace = 10 * time.Second
+
+// launch starts the program on a free port and returns its URL.
+func (p *process) launch() (*url.URL, error) {
+	s := p.service
+	port, err := freePort()
+	if err != nil {
+		return nil, err
+	}
+	logs, err := openLog(s.cluster.o.LogDir, s.spec.Name, s.cluster.o.OnError)
+	if err != nil {
+		return nil, err
+	}
+	cmd := exec.Command(s.cluster.o.Binary(s.spec.ImportPath()))
+	cmd.Env = append(append([]string{}, s.env...), fmt.Sprintf("PORT=%d", port), "METRICS_PORT=0")
+	cmd.Stdout, cmd.Stderr = logs, logs
+	cmd.SysProcAttr = childAttributes()
+	// What a function leaves running may hold the log open; do not wait for it.
+	cmd.WaitDelay = time.Second
+	if err := cmd.Start(); err != nil {
+		return nil, errors.Join(err, logs.Close())
+	}
+	p.logs = logs
+	p.exited = make(chan struct{})
+	go func() { // ends with the process, which run always ends
+		_ = cmd.Wait() // how it ended is in cmd.ProcessState
+		_ = logs.Close()
+		close(p.exited)
+	}()
+	s.mu.Lock()
+	p.cmd = cmd
+	s.mu.Unlock()
+	return &url.URL{Scheme: "http", Host: net.JoinHostPort("127.0.0.1", fmt.Sprint(port))}, nil
+}
+
+func freePort() (int, error) {
+	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		return 0, err
+	}
+	port := listener.Addr().(*net.TCPAddr).Port
+	return port, listener.Close()
+}
+
+// awaitReady asks GET /readyz until it says 200.
+func (p *process) awaitReady(target *url.URL) error {
+	c := p.service.cluster
+	ctx, cancel := context.WithTimeoutCause(context.Background(), c.o.StartTimeout, fmt.Errorf("not ready after %s", c.o.StartTimeout))
+	defer cancel()
+	tick := time.NewTicker(3 * time.Millisecond)
+	defer tick.Stop()
+	for {
+		request, err := http.NewRequestWithContext(ctx, http.MethodGet, target.JoinPath("readyz").String(), nil)
+		if err != nil {
+			return err
+		}
+		if response, err := c.client.Do(request); err == nil {
+			response.Body.Close()
+			if response.StatusCode == http.StatusOK {
+				return nil
+			}
+		}
+		select {
+		case <-tick.C:
+		case <-p.exited:
+			return fmt.Errorf("%s%s", p.cmd.ProcessState, p.logs.lastWords())
+		case <-c.stop:
+			return errStopping
+		case <-ctx.Done():
+			return context.Cause(ctx)
+		}
+	}
+}
+
+// terminate asks the process to end and kills it after the grace. It returns
+// when the process has ended.
+func (p *process) terminate(grace time.Duration) {
+	_ = p.cmd.Process.Signal(syscall.SIGTERM) // it may have ended
+	timer := time.NewTimer(grace)
+	defer timer.Stop()
+	select {
+	case <-p.exited:
+	case <-timer.C:
+		_ = p.cmd.Process.Kill()
+		<-p.exited
+	}
+}
+
+// failed reports a start that did not work to the requests that wait for it.
+func (p *process) failed(err error) {
+	s := p.service
+	p.service.remove(p, err)
+	if errors.Is(err, errStopping) {
+		return
+	}
+	s.cluster.counts.add(func(c *Counts) { c.Crashes[s.spec.Name]++ })
+	s.cluster.o.Log.Error("function did not start", "service", s.spec.Name, "err", err)
+}
+
+// crashed records an end nobody asked for.
+func (p *process) crashed() {
+	s := p.service
+	s.mu.Lock()
+	killed := p.killed
+	s.mu.Unlock()
+	if killed {
+		return
+	}
+	s.cluster.counts.add(func(c *Counts) { c.Crashes[s.spec.Name]++ })
+	s.cluster.o.Log.Error("function ended by itself", "service", s.spec.Name, "how", p.cmd.ProcessState.String(), "words", strings.TrimSpace(p.logs.lastWords()))
+}
+
+// newProxy passes requests to target as they came: path, query and host are
+// what callers signed.
+func (c *Cluster) newProxy(target *url.URL) *httputil.ReverseProxy {
+	return &httputil.ReverseProxy{
+		Rewrite: func(r *httputil.ProxyRequest) {
+			r.Out.URL.Scheme, r.Out.URL.Host = target.Scheme, target.Host
+			r.Out.URL.RawQuery = r.In.URL.RawQuery // else unparsable parts are dropped
+			r.Out.Host = r.In.Host
+		},
+		Transport:     c.client.Transport,
+		FlushInterval: -1,
+		ErrorLog:      slog.NewLogLogger(c.o.Log.Handler(), slog.LevelDebug),
+		ErrorHandler: func(w http.ResponseWriter, r *http.Request, err error) {
+			status := http.StatusBadGateway
+			if errors.Is(context.Cause(r.Context()), errTimeout) {
+				status = http.StatusGatewayTimeout
+			}
+			http.Error(w, err.Error(), status)
+		},
+	}
+}

@@ -1,0 +1,126 @@
+package glossary
+
+import (
+	"fmt"
+	"go/ast"
+	"go/parser"
+	"go/token"
+	"io/fs"
+	"path"
+	"reflect"
+	"strconv"
+	"strings"
+)
+
+// Source returns the names that Go code below the folders gives to JSON keys
+// (by struct tags) and to the values of closed sets (constants of a named string
+// type). Tests, testdata and the folders in foreign are left out; a struct with
+// tags on some exported fields only is an error, since the others would be keys
+// that nobody named.
+func Source(root fs.FS, folders []string, foreign map[string]string) ([]Name, error) {
+	var names []Name
+	for _, folder := range folders {
+		err := fs.WalkDir(root, folder, func(name string, d fs.DirEntry, err error) error {
+			if err != nil {
+				return err
+			}
+			if d.IsDir() {
+				if _, skip := foreign[name]; skip || d.Name() == "testdata" {
+					return fs.SkipDir
+				}
+				return nil
+			}
+			if path.Ext(name) != ".go" || strings.HasSuffix(name, "_test.go") {
+				return nil
+			}
+			text, err := fs.ReadFile(root, name)
+			if err != nil {
+				return err
+			}
+			found, err := inFile(name, text)
+			names = append(names, found...)
+			return err
+		})
+		if err != nil {
+			return nil, err
+		}
+	}
+	return names, nil
+}
+
+func inFile(name string, text []byte) ([]Name, error) {
+	files := token.NewFileSet()
+	file, err := parser.ParseFile(files, name, text, parser.SkipObjectResolution)
+	if err != nil {
+		return nil, err
+	}
+	where := func(n ast.Node) string { return fmt.Sprintf("%s:%d", name, files.Position(n.Pos()).Line) }
+	var names []Name
+	ast.Inspect(file, func(n ast.Node) bool {
+		switch n := n.(type) {
+		case *ast.StructType:
+			found, missing := keys(n, where)
+			if len(found) > 0 && missing != "" && err == nil {
+				err = fmt.Errorf("%s: field %s has no json tag, though others of its struct have", where(n), missing)
+			}
+			names = append(names, found...)
+		case *ast.GenDecl:
+			if n.Tok == token.CONST {
+				names = append(names, values(n, where)...)
+			}
+		}
+		return true
+	})
+	return names, err
+}
+
+// keys returns a struct's JSON keys and an exported field without a tag, if any.
+func keys(s *ast.StructType, where func(ast.Node) string) (names []Name, missing string) {
+	for _, field := range s.Fields.List {
+		tag := ""
+		if field.Tag != nil {
+			text, _ := strconv.Unquote(field.Tag.Value) // the parser has checked it
+			tag = reflect.StructTag(text).Get("json")
+		}
+		key, _, _ := strings.Cut(tag, ",")
+		switch {
+		case tag == "-" || len(field.Names) == 0 && key == "":
+		case key != "":
+			names = append(names, Name{Form: Key, Text: key, Where: where(field)})
+		case field.Names[0].IsExported():
+			missing = field.Names[0].Name
+		}
+	}
+	return names, missing
+}
+
+// values returns the constants of a named type that are strings.
+func values(d *ast.GenDecl, where func(ast.Node) string) []Name {
+	var names []Name
+	for _, spec := range d.Specs {
+		s, ok := spec.(*ast.ValueSpec)
+		if !ok || s.Type == nil {
+			continue
+		}
+		if of, ok := s.Type.(*ast.Ident); ok && of.Name == "string" {
+			continue
+		}
+		for _, v := range s.Values {
+			if literal, ok := v.(*ast.BasicLit); ok && literal.Kind == token.STRING {
+				text, _ := strconv.Unquote(literal.Value) // the parser has checked it
+				names = append(names, classify(text, where(s)))
+			}
+		}
+	}
+	return names
+}
+
+// ourEvents is the start of every event type of ours; versioned is its end.
+const ourEvents, versioned = "ai.tuluat.", ".v1"
+
+func classify(text, where string) Name {
+	if inner, ok := strings.CutPrefix(text, ourEvents); ok {
+		return Name{Form: Event, Text: strings.TrimSuffix(inner, versioned), Where: where}
+	}
+	return Name{Form: Value, Text: text, Where: where}
+}

@@ -1,0 +1,211 @@
+package manifest
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+
+	"go.yaml.in/yaml/v3"
+	corev1 "k8s.io/api/core/v1"
+	rbacv1 "k8s.io/api/rbac/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	eventingv1 "knative.dev/eventing/pkg/apis/eventing/v1"
+	sourcesv1 "knative.dev/eventing/pkg/apis/sources/v1"
+	"knative.dev/pkg/apis"
+	kjson "sigs.k8s.io/json"
+)
+
+// Read reads every .yaml file directly in the folders named and returns what
+// they say, or every problem found, each with its file and line.
+func Read(folders ...string) (*Set, error) {
+	set := &Set{}
+	var problems []error
+	for _, folder := range folders {
+		files, err := filepath.Glob(filepath.Join(folder, "*.yaml"))
+		if err != nil {
+			return nil, err
+		}
+		if len(files) == 0 {
+			problems = append(problems, fmt.Errorf("%s: no .yaml file", folder))
+		}
+		for _, file := range files {
+			if filepath.Base(file) == "kustomization.yaml" {
+				continue // kubectl's own list of these files, checked by a test
+			}
+			problems = append(problems, set.readFile(file))
+		}
+	}
+	problems = append(problems, set.checkUnique())
+	if err := errors.Join(problems...); err != nil {
+		return nil, err
+	}
+	return set, nil
+}
+
+func (s *Set) readFile(file string) error {
+	text, err := os.ReadFile(file)
+	if err != nil {
+		return err
+	}
+	decoder := yaml.NewDecoder(bytes.NewReader(text))
+	var problems []error
+	for {
+		var doc yaml.Node
+		err := decoder.Decode(&doc)
+		if errors.Is(err, io.EOF) {
+			return errors.Join(problems...)
+		}
+		if err != nil {
+			return errors.Join(append(problems, fmt.Errorf("%s: %w", file, err))...)
+		}
+		if len(doc.Content) == 0 || doc.Content[0].Tag == "!!null" {
+			continue
+		}
+		problems = append(problems, s.readObject(file, doc.Content[0]))
+	}
+}
+
+// validated is what eventing's types and our own Service share.
+type validated interface {
+	Validate(context.Context) *apis.FieldError
+}
+
+func (s *Set) readObject(file string, node *yaml.Node) error {
+	var generic map[string]any
+	if err := node.Decode(&generic); err != nil {
+		return fmt.Errorf("%s: %w", file, err) // yaml's errors name the line
+	}
+	data, err := json.Marshal(generic)
+	if err != nil {
+		return fmt.Errorf("%s:%d: %w", file, node.Line, err)
+	}
+	var head struct {
+		metav1.TypeMeta `json:",inline"`
+		Metadata        struct{ Name, Namespace string }
+	}
+	if err := json.Unmarshal(data, &head); err != nil {
+		return fmt.Errorf("%s:%d: %w", file, node.Line, err)
+	}
+	object, keep := s.newObject(head.APIVersion, head.Kind)
+	if object == nil {
+		return fmt.Errorf("%s:%d: %s %s is not supported", file, lineOf(node, "kind"), head.APIVersion, head.Kind)
+	}
+	if err := decodeStrict(file, node, data, object); err != nil {
+		return err
+	}
+	if head.Metadata.Name == "" || head.Metadata.Namespace == "" {
+		return fmt.Errorf("%s:%d: metadata needs a name and a namespace", file, lineOf(node, "metadata"))
+	}
+	if v, ok := object.(validated); ok {
+		if errs := v.Validate(context.Background()); errs != nil {
+			return fieldErrors(file, node, errs)
+		}
+	}
+	keep()
+	s.origins = append(s.origins, origin{
+		key: head.Kind + " " + head.Metadata.Namespace + "/" + head.Metadata.Name, at: fmt.Sprintf("%s:%d", file, node.Line),
+	})
+	return nil
+}
+
+// newObject returns an empty object of the kind and what adds it to the set
+// once it is read; nil for a kind nobody here would honour.
+func (s *Set) newObject(apiVersion, kind string) (object any, keep func()) {
+	switch apiVersion + " " + kind {
+	case "serving.knative.dev/v1 Service":
+		o := &Service{}
+		return o, func() { s.Services = append(s.Services, o) }
+	case "v1 ServiceAccount":
+		o := &corev1.ServiceAccount{}
+		return o, func() { s.Accounts = append(s.Accounts, o) }
+	case "rbac.authorization.k8s.io/v1 Role":
+		o := &rbacv1.Role{}
+		return o, func() { s.Roles = append(s.Roles, o) }
+	case "rbac.authorization.k8s.io/v1 RoleBinding":
+		o := &rbacv1.RoleBinding{}
+		return o, func() { s.RoleBindings = append(s.RoleBindings, o) }
+	case "eventing.knative.dev/v1 Broker":
+		o := &eventingv1.Broker{}
+		return o, func() { s.Brokers = append(s.Brokers, o) }
+	case "eventing.knative.dev/v1 Trigger":
+		o := &eventingv1.Trigger{}
+		return o, func() { s.Triggers = append(s.Triggers, o) }
+	case "sources.knative.dev/v1 PingSource":
+		o := &sourcesv1.PingSource{}
+		return o, func() { s.Pings = append(s.Pings, o) }
+	case "sources.knative.dev/v1 ApiServerSource":
+		o := &sourcesv1.ApiServerSource{}
+		return o, func() { s.ResourceSources = append(s.ResourceSources, o) }
+	}
+	return nil, nil
+}
+
+func decodeStrict(file string, node *yaml.Node, data []byte, into any) error {
+	strict, err := kjson.UnmarshalStrict(data, into)
+	if err != nil {
+		line := node.Line
+		if wrong, ok := errors.AsType[*json.UnmarshalTypeError](err); ok {
+			line = lineOf(node, wrong.Field)
+		}
+		return fmt.Errorf("%s:%d: %w", file, line, err)
+	}
+	var problems []error
+	for _, e := range strict {
+		line := node.Line
+		if field, ok := errors.AsType[kjson.FieldError](e); ok {
+			line = lineOf(node, field.FieldPath())
+		}
+		problems = append(problems, fmt.Errorf("%s:%d: %w", file, line, e))
+	}
+	return errors.Join(problems...)
+}
+
+// fieldErrors gives each of errs the line of the first field it names.
+func fieldErrors(file string, node *yaml.Node, errs *apis.FieldError) error {
+	var problems []error
+	for _, e := range errs.WrappedErrors() {
+		line := node.Line
+		if len(e.Paths) > 0 {
+			line = lineOf(node, e.Paths[0])
+		}
+		problems = append(problems, fmt.Errorf("%s:%d: %w", file, line, e))
+	}
+	return errors.Join(problems...)
+}
+
+// lineOf walks a path such as spec.filters[0].exact and returns the line of
+// the deepest part that is there: a missing field is reported at its parent.
+func lineOf(node *yaml.Node, path string) int {
+	line := node.Line
+	for part := range strings.FieldsFuncSeq(path, func(r rune) bool { return r == '.' || r == '[' || r == ']' }) {
+		key, value := child(node, part)
+		if value == nil {
+			return line
+		}
+		line, node = key.Line, value
+	}
+	return line
+}
+
+func child(node *yaml.Node, part string) (key, value *yaml.Node) {
+	switch node.Kind {
+	case yaml.MappingNode:
+		for i := 0; i+1 < len(node.Content); i += 2 {
+			if node.Content[i].Value == part {
+				return node.Content[i], node.Content[i+1]
+			}
+		}
+	case yaml.SequenceNode:
+		if i, err := strconv.Atoi(part); err == nil && i >= 0 && i < len(node.Content) {
+			return node.Content[i], node.Content[i]
+		}
+	}
+	return nil, nil
+}

@@ -1,0 +1,92 @@
+package v1alpha1
+
+import "tuluat.ai/harness/shared/harness"
+
+// Agent returns a as the rest of the system knows it, with defaults filled in.
+// a must have passed Validate; amounts that cannot be read become the default.
+func (a AiAgent) Agent() harness.Agent {
+	agent := harness.Agent{
+		Name: harness.AgentName(a.Metadata.Name), Description: a.Spec.Description, SystemPrompt: a.Spec.SystemPrompt,
+		Model: harness.ModelSpec{MaxTokens: defaultMaxTokens}, Harness: a.Spec.Harness.spec(), Budget: a.Spec.Budget.spec(),
+	}
+	if m := a.Spec.Model; m != nil {
+		agent.Model = harness.ModelSpec{Provider: m.Provider, Name: m.Name, MaxTokens: or(m.MaxTokens, defaultMaxTokens), Temperature: m.Temperature}
+	}
+	return agent
+}
+
+func (h *Harness) spec() harness.HarnessSpec {
+	if h == nil {
+		return harness.HarnessSpec{Sandbox: harness.DefaultSandbox(), MaxSandboxes: defaultMaxSandboxes}
+	}
+	spec := harness.HarnessSpec{
+		Enabled: or(h.Enabled, true), Type: h.Type, Sandbox: h.Sandbox.spec(), MaxSandboxes: or(h.MaxSandboxes, defaultMaxSandboxes),
+	}
+	for _, c := range h.Channels {
+		spec.Channels = append(spec.Channels, c.spec())
+	}
+	return spec
+}
+
+func (s *Sandbox) spec() harness.SandboxSpec {
+	spec := harness.DefaultSandbox()
+	if s == nil {
+		return spec
+	}
+	spec.Image, spec.ImageRef, spec.KeepBackground, spec.RuntimeClass = s.Image, s.ImageRef, s.KeepBackground, s.RuntimeClass
+	if len(s.Command) > 0 {
+		spec.Command = s.Command
+	}
+	if n, err := s.CPU.Milli(); err == nil {
+		spec.CPUMillis = n
+	}
+	if n, err := s.Memory.Bytes(); err == nil {
+		spec.MemoryBytes = n
+	}
+	if n, err := s.VolumeSize.Bytes(); err == nil {
+		spec.VolumeBytes = n
+	}
+	// A sandbox that ends sooner than the default timeouts shortens them; a
+	// command longer than the default life lengthens nothing: Validate asks.
+	spec.TTLSeconds = or(s.TTLSeconds, spec.TTLSeconds)
+	spec.TimeoutSeconds = or(s.TimeoutSeconds, min(spec.TimeoutSeconds, spec.TTLSeconds))
+	spec.IdleSeconds = or(s.IdleSeconds, min(spec.IdleSeconds, spec.TTLSeconds))
+	if s.Workdir != "" {
+		spec.Workdir = s.Workdir
+	}
+	if s.Egress != "" {
+		spec.Egress = s.Egress
+	}
+	return spec
+}
+
+func (c Channel) spec() harness.ChannelSpec {
+	spec := harness.ChannelSpec{
+		Type: c.Type, Account: c.Name, Secret: c.SecretRef, CallbackURL: c.CallbackURL, Fields: c.Fields, Senders: c.Senders, IdleTTL: defaultIdleTTL,
+	}
+	if spec.Senders.Policy == "" {
+		spec.Senders.Policy = harness.SendersAllowlist
+	}
+	if d, err := c.IdleTTL.Parse(); err == nil {
+		spec.IdleTTL = d
+	}
+	return spec
+}
+
+func (b *Budget) spec() harness.Budget {
+	spec := harness.DefaultBudget()
+	if b == nil {
+		return spec
+	}
+	return harness.Budget{
+		MaxSteps: or(b.MaxSteps, spec.MaxSteps), MaxToolCalls: or(b.MaxToolCalls, spec.MaxToolCalls), MaxTokens: or(b.MaxTokens, spec.MaxTokens),
+		MaxSeconds: or(b.MaxSeconds, spec.MaxSeconds), MaxExecutions: or(b.MaxExecutions, spec.MaxExecutions),
+	}
+}
+
+func or[T any](value *T, otherwise T) T {
+	if value == nil {
+		return otherwise
+	}
+	return *value
+}

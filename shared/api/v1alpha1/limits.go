@@ -1,0 +1,50 @@
+package v1alpha1
+
+import (
+	"time"
+
+	"tuluat.ai/harness/shared/harness"
+)
+
+// Limits are the most an agent may ask for. They come from the platform, never
+// from an agent.
+type Limits struct {
+	MaxTokens         int // of one answer
+	SystemPromptBytes int
+	CPUMillis         int64
+	MemoryBytes       int64
+	VolumeBytes       int64
+	TimeoutSeconds    int // of one command
+	TTLSeconds        int // of one sandbox
+	Sandboxes         int // of one agent, at once
+	Channels          int
+	Senders           int // listed on one channel
+	IdleTTL           time.Duration
+	Budget            harness.Budget
+	Images            []string // prefixes that spec.harness.sandbox.image may have; none: any image
+}
+
+// DefaultLimits are the limits of an install that sets none.
+func DefaultLimits() Limits {
+	return Limits{
+		MaxTokens: 128_000, SystemPromptBytes: 64 << 10, CPUMillis: 4000, MemoryBytes: 8 << 30, VolumeBytes: 20 << 30,
+		TimeoutSeconds: 3600, TTLSeconds: 24 * 3600, Sandboxes: 10, Channels: 20, Senders: 1000, IdleTTL: 30 * 24 * time.Hour,
+		Budget: harness.Budget{MaxSteps: 1000, MaxToolCalls: 1000, MaxTokens: 50_000_000, MaxSeconds: 24 * 3600, MaxExecutions: 1000},
+	}
+}
+
+// What an agent gets that asks for nothing, beside harness.DefaultSandbox and
+// harness.DefaultBudget.
+const (
+	defaultMaxTokens    = 4096
+	defaultMaxSandboxes = 1
+	defaultIdleTTL      = 24 * time.Hour
+)
+
+// The least that makes sense.
+const (
+	minCPUMillis   = 10
+	minMemoryBytes = 16 << 20
+	minVolumeBytes = 1 << 20
+	minIdleTTL     = time.Minute
+)

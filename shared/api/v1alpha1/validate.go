@@ -1,0 +1,331 @@
+package v1alpha1
+
+import (
+	"fmt"
+	"net/url"
+	"regexp"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/theory/jsonpath"
+
+	"tuluat.ai/harness/shared/harness"
+)
+
+// Validate returns everything that is wrong with the document, what Read found
+// and what a's rules say, with the line of the field where it is known.
+func (d Document) Validate(limits Limits) Problems {
+	if len(d.Problems) > 0 && d.Agent.Kind == "" {
+		return d.Problems // it is no AiAgent: its rules do not apply
+	}
+	problems := slices.Clone(d.Problems)
+	for _, p := range d.Agent.Validate(limits) {
+		p.Document, p.Line = d.Number, d.line(p.Path)
+		if !slices.ContainsFunc(d.Problems, func(known Problem) bool { return below(p.Path, known.Path) }) {
+			problems = append(problems, p) // what could not be read has its problem already
+		}
+	}
+	return problems
+}
+
+// below reports whether path is the field at root or inside it.
+func below(path, root string) bool {
+	rest, ok := strings.CutPrefix(path, root)
+	return ok && root != "" && (rest == "" || rest[0] == '.' || rest[0] == '[')
+}
+
+// line returns the line of the field at path or of what should hold it.
+func (d Document) line(path string) int {
+	for {
+		if line, ok := d.lines[path]; ok {
+			return line
+		}
+		cut := strings.LastIndexAny(path, ".[")
+		if cut < 0 {
+			return d.lines[""]
+		}
+		path = path[:cut]
+	}
+}
+
+// Validate returns everything that is wrong with a under the platform's limits.
+func (a AiAgent) Validate(limits Limits) Problems {
+	c := &check{limits: limits}
+	if a.APIVersion != APIVersion {
+		c.fail("apiVersion", "is not known", "write "+APIVersion)
+	}
+	if a.Kind != KindAgent {
+		c.fail("kind", "is not known", "write "+KindAgent)
+	}
+	c.name("metadata.name", a.Metadata.Name, "of the agent")
+	if len(a.Spec.Description) > 1024 {
+		c.fail("spec.description", "is over 1024 bytes", "say it shorter; instructions belong in spec.systemPrompt")
+	}
+	if len(a.Spec.SystemPrompt) > limits.SystemPromptBytes {
+		c.fail("spec.systemPrompt", fmt.Sprintf("is over the platform's %d bytes", limits.SystemPromptBytes), "shorten it")
+	}
+	c.model(a.Spec.Model)
+	c.harness(a)
+	c.budget(a.Spec.Budget)
+	return c.problems
+}
+
+type check struct {
+	limits   Limits
+	problems Problems
+}
+
+func (c *check) fail(path, what, fix string) {
+	c.problems = append(c.problems, Problem{Path: path, What: what, Fix: fix})
+}
+
+var (
+	dnsLabel = regexp.MustCompile(`^[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?$`)
+	dnsName  = regexp.MustCompile(`^[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?(\.[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?)*$`)
+	keyName  = regexp.MustCompile(`^[-._a-zA-Z0-9]{1,253}$`)
+	image    = regexp.MustCompile(`^[a-z0-9][-a-zA-Z0-9._/:]{0,400}(@sha256:[a-f0-9]{64})?$`)
+)
+
+func (c *check) name(path, name, of string) {
+	switch {
+	case name == "":
+		c.fail(path, "is missing", "give the name "+of)
+	case !dnsLabel.MatchString(name):
+		c.fail(path, fmt.Sprintf("is %q", name), "use at most 63 lower-case letters, digits and dashes, beginning and ending with a letter or digit")
+	}
+}
+
+// between checks an optional number.
+func (c *check) between(path string, value *int, least, most int) {
+	if value != nil && (*value < least || *value > most) {
+		c.fail(path, fmt.Sprintf("is %d", *value), fmt.Sprintf("use %d to %d, or leave it out for the default", least, most))
+	}
+}
+
+func (c *check) model(m *Model) {
+	if m == nil {
+		return
+	}
+	if m.Provider != "" && m.Provider != harness.ProviderOpenAI && m.Provider != harness.ProviderAnthropic {
+		c.fail("spec.model.provider", fmt.Sprintf("is %q", m.Provider), "use openai (also for compatible servers) or anthropic, or leave it out for the platform's")
+	}
+	if len(m.Name) > 200 {
+		c.fail("spec.model.name", "is over 200 bytes", "use the name that the provider's API takes")
+	}
+	c.between("spec.model.maxTokens", m.MaxTokens, 1, c.limits.MaxTokens)
+	if t := m.Temperature; t != nil && !(*t >= 0 && *t <= 2) { // NaN is refused too
+		c.fail("spec.model.temperature", fmt.Sprintf("is %v", *t), "use 0 to 2, or leave it out for the model's own")
+	}
+}
+
+func (c *check) harness(a AiAgent) {
+	h := a.Spec.Harness
+	if h == nil {
+		return
+	}
+	spec := h.spec()
+	switch h.Type {
+	case harness.HarnessCode, harness.HarnessChannel, harness.HarnessBoth:
+	case "":
+		if spec.Enabled {
+			c.fail("spec.harness.type", "is missing", "use CODE (runs commands), CHANNEL (is reached by channels) or BOTH")
+		}
+	default:
+		c.fail("spec.harness.type", fmt.Sprintf("is %q", h.Type), "use CODE (runs commands), CHANNEL (is reached by channels) or BOTH")
+	}
+	c.between("spec.harness.maxSandboxes", h.MaxSandboxes, 1, c.limits.Sandboxes)
+	if h.Sandbox != nil {
+		c.sandbox("spec.harness.sandbox", *h.Sandbox)
+	}
+	if len(h.Channels) > 0 && h.Type == harness.HarnessCode {
+		c.fail("spec.harness.channels", "are given to an agent of type CODE", "use type BOTH, or remove them")
+	}
+	if len(h.Channels) > c.limits.Channels {
+		c.fail("spec.harness.channels", fmt.Sprintf("are %d", len(h.Channels)), fmt.Sprintf("use at most %d", c.limits.Channels))
+	}
+	seen := map[string]bool{}
+	for i, channel := range h.Channels {
+		path := fmt.Sprintf("spec.harness.channels[%d]", i)
+		c.channel(path, channel)
+		if key := string(channel.Type) + "/" + channel.Name; seen[key] {
+			c.fail(path+".name", fmt.Sprintf("is %q, as in an earlier channel of this agent", channel.Name), "give each channel its own name")
+		} else {
+			seen[key] = true
+		}
+		if spec.CanExecute() {
+			c.openCode(path, channel, a.Metadata.Annotations[AnnotationOpenCode])
+		}
+	}
+}
+
+// openCode refuses strangers on an agent that runs commands: their words would
+// decide what runs in its sandbox, so whoever opens it must say so twice.
+func (c *check) openCode(path string, channel Channel, annotation string) {
+	if channel.Senders.Policy == harness.SendersOpen && annotation != "true" {
+		c.fail(path+".senders.policy", "is open, and this agent runs commands: anyone who can reach the hook could have commands run in its sandbox",
+			`use policy allowlist and list the senders; only where every sender is trusted keep it open and set the annotation `+AnnotationOpenCode+`: "true"`)
+	}
+}
+
+var imageRefs = []string{"java", "python", "node", "golang"}
+
+func (c *check) sandbox(path string, s Sandbox) {
+	switch {
+	case s.Image != "" && s.ImageRef != "":
+		c.fail(path+".image", "is set beside imageRef", "keep one of them")
+	case s.ImageRef != "" && !slices.Contains(imageRefs, s.ImageRef):
+		c.fail(path+".imageRef", fmt.Sprintf("is %q", s.ImageRef), "use one of "+strings.Join(imageRefs, ", ")+", or image with a full reference")
+	case s.Image != "" && !image.MatchString(s.Image):
+		c.fail(path+".image", "is not an image reference", "write it like registry/name:tag")
+	case s.Image != "" && len(c.limits.Images) > 0 && !slices.ContainsFunc(c.limits.Images, func(p string) bool { return strings.HasPrefix(s.Image, p) }):
+		c.fail(path+".image", "is not from a registry that this platform allows", "use an image below "+strings.Join(c.limits.Images, " or "))
+	}
+	if slices.Contains(s.Command, "") {
+		c.fail(path+".command", "has an empty part", "write it like [sh, -c]")
+	}
+	c.amount(path+".cpu", s.CPU, Quantity.Milli, minCPUMillis, c.limits.CPUMillis, "10m", cores(c.limits.CPUMillis))
+	c.amount(path+".memory", s.Memory, Quantity.Bytes, minMemoryBytes, c.limits.MemoryBytes, "16Mi", mebibytes(c.limits.MemoryBytes))
+	c.amount(path+".volumeSize", s.VolumeSize, Quantity.Bytes, minVolumeBytes, c.limits.VolumeBytes, "1Mi", mebibytes(c.limits.VolumeBytes))
+	c.between(path+".timeoutSeconds", s.TimeoutSeconds, 1, c.limits.TimeoutSeconds)
+	c.between(path+".ttlSeconds", s.TTLSeconds, 1, c.limits.TTLSeconds)
+	c.between(path+".idleSeconds", s.IdleSeconds, 1, c.limits.TTLSeconds)
+	if spec := s.spec(); spec.TimeoutSeconds > spec.TTLSeconds {
+		c.fail(path+".ttlSeconds", fmt.Sprintf("is %d, shorter than timeoutSeconds %d: the sandbox would end before its command", spec.TTLSeconds, spec.TimeoutSeconds),
+			"set ttlSeconds to at least timeoutSeconds")
+	}
+	if s.Workdir != "" && s.Workdir != "emptyDir" && s.Workdir != "persistent" {
+		c.fail(path+".workdir", fmt.Sprintf("is %q", s.Workdir), "use emptyDir or persistent")
+	}
+	switch s.Egress {
+	case "", harness.EgressDefault, harness.EgressNone:
+	case harness.EgressAllowlist:
+		c.fail(path+".egress", "is allowlist, which this release cannot express yet", "use default or none")
+	default:
+		c.fail(path+".egress", fmt.Sprintf("is %q", s.Egress), "use default or none")
+	}
+	if s.RuntimeClass != "" && !dnsName.MatchString(s.RuntimeClass) {
+		c.fail(path+".runtimeClassName", "is not the name of a RuntimeClass", "use lower-case letters, digits, dashes and dots")
+	}
+}
+
+func (c *check) amount(path string, q Quantity, read func(Quantity) (int64, error), least, most int64, leastText, mostText string) {
+	if q == "" {
+		return
+	}
+	n, err := read(q)
+	switch {
+	case err != nil:
+		c.fail(path, err.Error(), fmt.Sprintf("use %s to %s", leastText, mostText))
+	case n < least || n > most:
+		c.fail(path, fmt.Sprintf("is %s", q), fmt.Sprintf("use %s to %s", leastText, mostText))
+	}
+}
+
+func cores(milli int64) string { return fmt.Sprintf("%dm", milli) }
+
+func mebibytes(n int64) string { return fmt.Sprintf("%dMi", n>>20) }
+
+func (c *check) channel(path string, channel Channel) {
+	switch {
+	case channel.Type == harness.ChannelWebhook:
+	case channel.Type == "":
+		c.fail(path+".type", "is missing", "use WEBHOOK")
+	case channel.Type.Known():
+		c.fail(path+".type", fmt.Sprintf("is %s, which this release does not serve yet", channel.Type), "use WEBHOOK")
+	default:
+		c.fail(path+".type", fmt.Sprintf("is %q", channel.Type), "use WEBHOOK")
+	}
+	c.name(path+".name", channel.Name, "of the hook: the last part of its path")
+	c.secretRef(path+".secretRef", channel.SecretRef)
+	if channel.CallbackURL != "" {
+		c.callback(path+".callbackURL", channel.CallbackURL)
+	}
+	if channel.Fields != nil {
+		c.fields(path+".fields", *channel.Fields)
+	}
+	c.senders(path+".senders", channel.Senders)
+	if channel.IdleTTL != "" {
+		d, err := channel.IdleTTL.Parse()
+		fix := fmt.Sprintf("use %s to %s, like 24h", minIdleTTL, c.limits.IdleTTL.Truncate(time.Hour))
+		switch {
+		case err != nil:
+			c.fail(path+".idleTTL", err.Error(), fix)
+		case d < minIdleTTL || d > c.limits.IdleTTL:
+			c.fail(path+".idleTTL", fmt.Sprintf("is %s", channel.IdleTTL), fix)
+		}
+	}
+}
+
+func (c *check) secretRef(path string, ref harness.SecretRef) {
+	switch {
+	case ref.Name == "":
+		c.fail(path+".name", "is missing", "name the Secret whose key signs this hook's messages")
+	case len(ref.Name) > 253 || !dnsName.MatchString(ref.Name):
+		c.fail(path+".name", "is not the name of a Secret", "use lower-case letters, digits, dashes and dots")
+	}
+	switch {
+	case ref.Key == "":
+		c.fail(path+".key", "is missing", "name the key in that Secret")
+	case !keyName.MatchString(ref.Key):
+		c.fail(path+".key", "is not a key of a Secret", "use letters, digits, dashes, dots and underscores")
+	}
+}
+
+func (c *check) callback(path, text string) {
+	u, err := url.Parse(text)
+	switch {
+	case len(text) > 2048 || err != nil || u.Host == "" || (u.Scheme != "https" && u.Scheme != "http"):
+		c.fail(path, "is not an absolute http or https URL", "write it like https://example.com/replies")
+	case u.User != nil:
+		c.fail(path, "contains a user name or password", "remove it: replies are signed with the hook's secret")
+	case u.Fragment != "":
+		c.fail(path, "contains a fragment", "remove what follows #")
+	}
+}
+
+func (c *check) fields(path string, f harness.ChannelFields) {
+	for _, field := range []struct{ name, query string }{
+		{"messageId", f.MessageID}, {"channelUserId", f.ChannelUserID}, {"chat", f.Chat}, {"text", f.Text}, {"metadata", f.Metadata},
+	} {
+		if field.query == "" {
+			continue
+		}
+		if _, err := jsonpath.Parse(field.query); err != nil || len(field.query) > 1000 {
+			c.fail(path+"."+field.name, "is not a JSONPath (RFC 9535)", "write it like $.message.text")
+		}
+	}
+}
+
+func (c *check) senders(path string, s harness.ChannelSenders) {
+	switch {
+	case s.Policy != "" && s.Policy != harness.SendersOpen && s.Policy != harness.SendersAllowlist:
+		c.fail(path+".policy", fmt.Sprintf("is %q", s.Policy), "use allowlist or open")
+	case s.Policy == harness.SendersOpen && len(s.Allow) > 0:
+		c.fail(path+".allow", "lists senders although the policy is open", "use policy allowlist, or remove the list")
+	case s.Policy == "" && len(s.Allow) == 0:
+		c.fail(path, "says nothing, so nobody could talk to the agent", "list channel user ids in allow, or set policy: open")
+	case s.Policy == harness.SendersAllowlist && len(s.Allow) == 0:
+		c.fail(path+".allow", "is empty, so nobody could talk to the agent", "list channel user ids, or set policy: open")
+	}
+	if len(s.Allow) > c.limits.Senders {
+		c.fail(path+".allow", fmt.Sprintf("lists %d senders", len(s.Allow)), fmt.Sprintf("list at most %d", c.limits.Senders))
+	}
+	for i, id := range s.Allow {
+		if id == "" || len(id) > 256 {
+			c.fail(fmt.Sprintf("%s.allow[%d]", path, i), "is empty or over 256 bytes", "write a channel user id")
+		}
+	}
+}
+
+func (c *check) budget(b *Budget) {
+	if b == nil {
+		return
+	}
+	most := c.limits.Budget
+	c.between("spec.budget.maxSteps", b.MaxSteps, 1, most.MaxSteps)
+	c.between("spec.budget.maxToolCalls", b.MaxToolCalls, 1, most.MaxToolCalls)
+	c.between("spec.budget.maxTokens", b.MaxTokens, 1, most.MaxTokens)
+	c.between("spec.budget.maxSeconds", b.MaxSeconds, 1, most.MaxSeconds)
+	c.between("spec.budget.maxExecutions", b.MaxExecutions, 1, most.MaxExecutions)
+}

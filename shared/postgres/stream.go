@@ -1,0 +1,153 @@
+package postgres
+
+import (
+	"context"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+
+	"tuluat.ai/harness/shared/harness"
+)
+
+// StreamCursor is a place in a conversation's stream: behind event Seq of
+// Session. The next conversation of the same chat follows on.
+type StreamCursor struct {
+	Session harness.SessionID
+	Seq     int64
+}
+
+// Conversation is the newest conversation of a chat.
+type Conversation struct {
+	Session harness.SessionID
+	State   harness.SessionState
+	Turns   int  // messages taken up so far
+	Holds   bool // the session asked about is one of this chat's
+	Open    []harness.ToolCallID
+}
+
+// StreamEventKind is what a stream event tells of.
+type StreamEventKind string
+
+// The kinds of a StreamEvent, as session_events has them.
+const (
+	StreamTurn       StreamEventKind = "TURN"
+	StreamToolCall   StreamEventKind = "TOOL_CALL"
+	StreamToolResult StreamEventKind = "TOOL_RESULT"
+	StreamReply      StreamEventKind = "REPLY"
+)
+
+// StreamEvent is one event of a conversation with what it refers to.
+type StreamEvent struct {
+	StreamCursor
+	Kind StreamEventKind
+	At   time.Time
+
+	Message       harness.MessageID // TURN, REPLY
+	ChannelUserID string            // TURN, REPLY
+	ProviderID    string            // TURN
+	InReplyTo     harness.MessageID // REPLY: the message it answers
+	Text          string            // TURN: what came in; REPLY: the answer
+
+	Call            harness.ToolCallID // TOOL_CALL, TOOL_RESULT
+	Name, Arguments string
+	CallState       harness.ToolCallState
+	Result          string
+	Execution       harness.ExecutionID // empty: the call runs no command
+	ExecutionState  harness.ExecutionState
+	Reason          string
+	ExitCode        *int
+}
+
+// conversationSQL is the sessions of chat $3 on account $2 of channel $1 that
+// belong to the agent which has the account now: an account that moves to
+// another agent does not show the old one's conversations.
+const conversationSQL = `
+    SELECT s.* FROM sessions s JOIN channel_routes r USING (channel, account, agent_name)
+    WHERE s.channel = $1 AND s.account = $2 AND s.chat = $3`
+
+// Conversation returns the newest conversation of a chat, and whether session
+// asked is one of the chat's, with the calls that are open there.
+// harness.NotFound: there is none yet.
+func (s *Store) Conversation(ctx context.Context, channel harness.Channel, account, chat string, asked harness.SessionID) (Conversation, error) {
+	var c Conversation
+	err := s.pool.QueryRow(ctx, `WITH conversation AS (`+conversationSQL+`)
+		SELECT c.session_id, c.state, (SELECT count(*) FROM session_events e WHERE e.session_id = c.session_id AND e.kind = 'TURN'),
+		       EXISTS (SELECT 1 FROM conversation WHERE session_id = $4),
+		       ARRAY (SELECT t.tool_call_id FROM tool_calls t JOIN conversation USING (session_id)
+		              WHERE t.session_id = $4 AND t.state IN ('PENDING', 'RUNNING'))
+		FROM conversation c ORDER BY c.created_at DESC, c.session_id DESC LIMIT 1`, channel, account, chat, asked).
+		Scan(&c.Session, &c.State, &c.Turns, &c.Holds, &c.Open)
+	return c, translate(err)
+}
+
+// Stream returns up to limit events behind after, in order: the rest of its
+// session, then those of the conversations opened later in the same chat. A
+// cursor whose session is not the chat's yields nothing. Numbers are given
+// under the session's lock, and a conversation opens only when the one before
+// has ended, so that nothing is ever skipped.
+func (s *Store) Stream(ctx context.Context, channel harness.Channel, account, chat string, after StreamCursor, limit int) ([]StreamEvent, error) {
+	rows, err := s.pool.Query(ctx, `WITH conversation AS (`+conversationSQL+`), told AS (
+			SELECT c.session_id, c.created_at AS opened_at, e.seq, e.kind, e.ref, e.created_at
+			FROM conversation c JOIN session_events e USING (session_id)
+			WHERE (c.created_at, c.session_id) >= (SELECT created_at, session_id FROM conversation WHERE session_id = $4)
+			  AND (c.session_id <> $4 OR e.seq > $5)
+			ORDER BY c.created_at, c.session_id, e.seq LIMIT $6)
+		SELECT e.session_id, e.seq, e.kind, e.created_at,
+		       COALESCE(m.message_id, ''), COALESCE(m.channel_user_id, ''), COALESCE(m.provider_id, ''), COALESCE(m.in_reply_to, ''), COALESCE(m.text, ''),
+		       COALESCE(t.tool_call_id, ''), COALESCE(t.name, ''), COALESCE(t.arguments, ''), COALESCE(t.state, ''), COALESCE(t.result, ''),
+		       COALESCE(x.execution_id, ''), COALESCE(x.state, ''), COALESCE(x.reason, ''), x.exit_code
+		FROM told e
+		LEFT JOIN messages m ON e.kind IN ('TURN', 'REPLY') AND m.message_id = e.ref
+		LEFT JOIN tool_calls t ON e.kind IN ('TOOL_CALL', 'TOOL_RESULT') AND t.tool_call_id = e.ref
+		LEFT JOIN LATERAL (SELECT * FROM executions WHERE cause = 'TOOL_CALL' AND cause_id = t.tool_call_id ORDER BY cause_attempt DESC LIMIT 1) x ON true
+		ORDER BY e.opened_at, e.session_id, e.seq`, channel, account, chat, after.Session, after.Seq, limit)
+	if err != nil {
+		return nil, translate(err)
+	}
+	events, err := pgx.CollectRows(rows, func(row pgx.CollectableRow) (StreamEvent, error) {
+		var e StreamEvent
+		err := row.Scan(&e.Session, &e.Seq, &e.Kind, &e.At, &e.Message, &e.ChannelUserID, &e.ProviderID, &e.InReplyTo, &e.Text,
+			&e.Call, &e.Name, &e.Arguments, &e.CallState, &e.Result, &e.Execution, &e.ExecutionState, &e.Reason, &e.ExitCode)
+		return e, err
+	})
+	return events, translate(err)
+}
+
+// OutputPlace is how far one stream of a call's command has been read.
+type OutputPlace struct {
+	Call   harness.ToolCallID
+	Stream string // stdout or stderr
+	Offset int64  // bytes
+}
+
+// OutputChunk is a stretch of what a call's command has printed.
+type OutputChunk struct {
+	OutputPlace // Offset: of the first byte of Data
+	Data        []byte
+}
+
+// Output returns what is stored behind the given places, in order per stream,
+// at most limit chunks: rows as they were written, the first one cut to begin
+// at the place.
+func (s *Store) Output(ctx context.Context, places []OutputPlace, limit int) ([]OutputChunk, error) {
+	var calls, streams []string
+	var offsets []int64
+	for _, p := range places {
+		calls, streams, offsets = append(calls, string(p.Call)), append(streams, p.Stream), append(offsets, p.Offset)
+	}
+	rows, err := s.pool.Query(ctx, `
+		SELECT p.tool_call_id, p.stream, greatest(o.start_byte, p.read), substr(o.data, (greatest(o.start_byte, p.read) - o.start_byte + 1)::int)
+		FROM unnest($1::text[], $2::text[], $3::bigint[]) WITH ORDINALITY AS p (tool_call_id, stream, read, n)
+		JOIN executions x ON x.cause = 'TOOL_CALL' AND x.cause_id = p.tool_call_id
+		JOIN execution_output o ON o.execution_id = x.execution_id AND o.stream = p.stream AND o.start_byte + length(o.data) > p.read
+		ORDER BY p.n, o.start_byte LIMIT $4`, calls, streams, offsets, limit)
+	if err != nil {
+		return nil, translate(err)
+	}
+	chunks, err := pgx.CollectRows(rows, func(row pgx.CollectableRow) (OutputChunk, error) {
+		var c OutputChunk
+		err := row.Scan(&c.Call, &c.Stream, &c.Offset, &c.Data)
+		return c, err
+	})
+	return chunks, translate(err)
+}

@@ -1,0 +1,14 @@
+//go:build local
+
+package driver
+
+import (
+	"log/slog"
+
+	"tuluat.ai/harness/shared/sandbox"
+	"tuluat.ai/harness/shared/sandbox/local"
+)
+
+func newLocal(o Options, log *slog.Logger) (sandbox.Driver, error) {
+	return local.New(local.Options{Dir: o.LocalDir, Runner: o.LocalRunner, Binds: o.LocalBinds, Log: log})
+}

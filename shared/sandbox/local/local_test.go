@@ -1,0 +1,113 @@
+//go:build local
+
+package local_test
+
+import (
+	"fmt"
+	"log/slog"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"go.uber.org/goleak"
+
+	"tuluat.ai/harness/shared/sandbox"
+	"tuluat.ai/harness/shared/sandbox/local"
+	"tuluat.ai/harness/shared/sandbox/sandboxtest"
+)
+
+const evidenceInside = "/evidence"
+
+// runner is the binary that all tests of this package use.
+var runner string
+
+func TestMain(m *testing.M) {
+	code, err := buildAndRun(m)
+	if err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		code = 1
+	}
+	os.Exit(code)
+}
+
+func buildAndRun(m *testing.M) (int, error) {
+	dir, err := os.MkdirTemp("", "tr")
+	if err != nil {
+		return 0, err
+	}
+	defer os.RemoveAll(dir)
+	runner = filepath.Join(dir, "runner")
+	build := exec.Command("go", "build", "-o", runner, "./runner")
+	build.Dir = filepath.Join("..", "..", "..", "functions", "sandbox-exec")
+	build.Env = append(os.Environ(), "CGO_ENABLED=0")
+	if out, err := build.CombinedOutput(); err != nil {
+		return 0, fmt.Errorf("build the runner: %w: %s", err, out)
+	}
+	code := m.Run()
+	if err := goleak.Find(); err != nil && code == 0 {
+		return 1, err
+	}
+	return code, nil
+}
+
+// shortDir is a folder with a path short enough for sockets, passable for
+// anyone, and gone after the test.
+func shortDir(t *testing.T) string {
+	t.Helper()
+	dir, err := os.MkdirTemp("", "ts")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = os.RemoveAll(dir) })
+	if err := os.Chmod(dir, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	return dir
+}
+
+type testLog struct{ t *testing.T }
+
+func (l testLog) Write(p []byte) (int, error) {
+	l.t.Log(strings.TrimSpace(string(p)))
+	return len(p), nil
+}
+
+func newDriver(t *testing.T) (d *local.Driver, dir, evidence string) {
+	t.Helper()
+	root := shortDir(t)
+	dir, evidence = filepath.Join(root, "s"), filepath.Join(root, "e")
+	if err := os.Mkdir(evidence, 0o777); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Chmod(evidence, 0o777); err != nil {
+		t.Fatal(err)
+	}
+	d, err := local.New(local.Options{
+		Dir: dir, Runner: runner, Binds: []string{evidence + ":" + evidenceInside},
+		Log: slog.New(slog.NewTextHandler(testLog{t}, nil)),
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		found, err := d.List(t.Context())
+		if err == nil && len(found) > 0 {
+			t.Errorf("left behind: %+v", found)
+		}
+	})
+	return d, dir, evidence
+}
+
+func TestSuite(t *testing.T) {
+	sandboxtest.Run(t, func(t *testing.T) sandboxtest.Bench {
+		d, dir, evidence := newDriver(t)
+		return sandboxtest.Bench{
+			Driver: d, Evidence: evidence, EvidenceInside: evidenceInside,
+			Client: func(sb sandbox.Sandbox, argv ...string) []string {
+				return append([]string{runner, argv[0], "--socket", filepath.Join(dir, sb.Name, "ctl")}, argv[1:]...)
+			},
+		}
+	})
+}
