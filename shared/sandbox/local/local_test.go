@@ -24,6 +24,10 @@ const evidenceInside = "/evidence"
 var runner string
 
 func TestMain(m *testing.M) {
+	if os.Getenv(helperEnv) != "" {
+		helper()
+		return
+	}
 	code, err := buildAndRun(m)
 	if err != nil {
 		fmt.Fprintln(os.Stderr, err)
@@ -38,6 +42,9 @@ func buildAndRun(m *testing.M) (int, error) {
 		return 0, err
 	}
 	defer os.RemoveAll(dir)
+	if err := os.Chmod(dir, 0o755); err != nil {
+		return 0, err
+	}
 	runner = filepath.Join(dir, "runner")
 	build := exec.Command("go", "build", "-o", runner, "./runner")
 	build.Dir = filepath.Join("..", "..", "..", "functions", "sandbox-exec")
