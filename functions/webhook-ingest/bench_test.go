@@ -9,13 +9,16 @@ import (
 	"io"
 	"net/http"
 	"net/http/httptest"
+	"os"
 	"runtime"
 	"slices"
 	"strings"
 	"sync"
+	"syscall"
 	"testing"
 	"time"
 
+	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"tuluat.ai/harness/shared/harness"
@@ -75,6 +78,7 @@ func drive(b *testing.B, w *world, url string) {
 	next := make(chan int, connections)
 	var running sync.WaitGroup
 	runtime.GC()
+	goBefore, pgBefore := processTime(), w.serverTime()
 	b.ResetTimer()
 	for range connections {
 		running.Go(func() {
@@ -105,8 +109,45 @@ func drive(b *testing.B, w *world, url string) {
 	close(next)
 	running.Wait()
 	b.StopTimer()
+	perMessage := func(d time.Duration) float64 { return float64(d.Microseconds()) / float64(b.N) }
+	b.ReportMetric(perMessage(processTime()-goBefore), "go-us/op") // caller and broker included
+	b.ReportMetric(perMessage(w.serverTime()-pgBefore), "postgres-us/op")
 	slices.Sort(took)
 	b.ReportMetric(float64(b.N)/b.Elapsed().Seconds(), "req/s")
 	b.ReportMetric(float64(took[len(took)/2].Microseconds())/1000, "p50-ms")
 	b.ReportMetric(float64(took[len(took)*99/100].Microseconds())/1000, "p99-ms")
+}
+
+// processTime and serverTime are processor time: on a busy machine they tell
+// more than the clock does.
+func processTime() time.Duration {
+	var u syscall.Rusage
+	if err := syscall.Getrusage(syscall.RUSAGE_SELF, &u); err != nil {
+		return 0
+	}
+	return time.Duration(u.Utime.Nano() + u.Stime.Nano())
+}
+
+// serverTime is that of this database's connections, where /proc shows it.
+func (w *world) serverTime() time.Duration {
+	rows, err := w.store.Pool().Query(context.Background(), `SELECT pid FROM pg_stat_activity WHERE datname = current_database()`)
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	pids, err := pgx.CollectRows(rows, pgx.RowTo[int])
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	var sum time.Duration
+	for _, pid := range pids {
+		text, err := os.ReadFile(fmt.Sprintf("/proc/%d/schedstat", pid))
+		if err != nil {
+			return 0
+		}
+		var ns int64
+		if _, err := fmt.Sscan(string(text), &ns); err == nil {
+			sum += time.Duration(ns)
+		}
+	}
+	return sum
 }

@@ -76,7 +76,15 @@ type Event struct {
 	Channel     harness.Channel   // extension tuluatchannel
 	TraceParent string            // W3C trace context
 	Payload     Payload
+
+	// Extensions are what the broker adds about a delivery it gave up
+	// (knativeerrordest, knativeerrorcode, knativeerrordata); nil otherwise. They
+	// are read, never sent.
+	Extensions map[string]string
 }
+
+// errorExtensions begins the names of the broker's own extensions.
+const errorExtensions = "knativeerror"
 
 // Source is the CloudEvents source of everything this product emits.
 const Source = "tuluat-harness"
@@ -116,6 +124,14 @@ func Decode(ce *cloudevents.Event) (Event, error) {
 		ID: ce.ID(), Type: Type(ce.Type()), Session: harness.SessionID(text(ce, "tuluatsession")),
 		Agent: harness.AgentName(text(ce, "tuluatagent")), Channel: harness.Channel(strings.ToUpper(text(ce, "tuluatchannel"))),
 		TraceParent: text(ce, "traceparent"),
+	}
+	for name, value := range ce.Extensions() {
+		if strings.HasPrefix(name, errorExtensions) {
+			if e.Extensions == nil {
+				e.Extensions = map[string]string{}
+			}
+			e.Extensions[name] = fmt.Sprint(value)
+		}
 	}
 	if e.Type.Ours() && len(ce.Data()) > MaxBytes {
 		return Event{}, harness.Errorf(harness.Invalid, "event data is over %d bytes", MaxBytes)

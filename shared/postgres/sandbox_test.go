@@ -8,6 +8,7 @@ import (
 	"sync"
 	"sync/atomic"
 	"testing"
+	"time"
 
 	"tuluat.ai/harness/shared/event"
 	"tuluat.ai/harness/shared/harness"
@@ -222,7 +223,8 @@ func TestSandboxesToEnd(t *testing.T) {
 // is no sweep here), and the commands of a session keep their order.
 func TestTheCapUnderLoad(t *testing.T) {
 	const limit, sessions, each, workers = 3, 7, 6, 8
-	ctx := context.Background()
+	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+	defer cancel()
 	s := postgrestest.New(t)
 	agent(t, s)
 	var names []string
@@ -300,10 +302,19 @@ func TestTheCapUnderLoad(t *testing.T) {
 	var wg sync.WaitGroup
 	for range workers {
 		wg.Go(func() {
-			for id := range events {
-				if err := work(id); err != nil {
-					t.Error(id, err)
+			for {
+				select {
+				case <-ctx.Done():
+					t.Error("nobody is woken any more")
 					return
+				case id, more := <-events:
+					if !more {
+						return
+					}
+					if err := work(id); err != nil {
+						t.Error(id, err)
+						return
+					}
 				}
 			}
 		})

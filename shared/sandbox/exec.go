@@ -125,6 +125,7 @@ func (e *execution) run(ctx context.Context) (Result, error) {
 	}
 	for pause := 50 * time.Millisecond; ; pause = min(2*pause, 2*time.Second) {
 		st, proved, err := e.call(ctx, "run", e.runArgs()...)
+		ending := proved && st.State == trailer.Unknown // asked to run it, the runner would not
 		if !(proved && st.State != trailer.Running) && !errors.Is(err, ErrGone) {
 			// The stream is no proof. The runner may still know.
 			st, proved, err = e.ask(ctx)
@@ -134,6 +135,11 @@ func (e *execution) run(ctx context.Context) (Result, error) {
 			return e.conclude(ctx, st), nil
 		case proved && st.State == trailer.Busy:
 			return Result{}, ErrBusy
+		case ending:
+			return Result{
+				State: harness.ExecutionFailed, Reason: ReasonSandboxEnding,
+				Message: "the sandbox was at the end of its life; the command was not started",
+			}, nil
 		case errors.Is(err, ErrGone):
 			return e.gone(ctx), nil
 		case ctx.Err() != nil:

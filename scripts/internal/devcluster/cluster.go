@@ -29,14 +29,14 @@ import (
 // are needed.
 type Options struct {
 	Manifest  *manifest.Set
-	Binary    func(importPath string) string                   // the program built from a main package
-	Secret    func(name, key string) (value string, ok bool)   // the key of a Secret
-	ConfigMap func(name string) (folder string, ok bool)       // the folder that stands for a ConfigMap
+	Binary    func(importPath string) string                    // the program built from a main package
+	Secret    func(name, key string) (value string, ok bool)    // the key of a Secret
+	ConfigMap func(name string) (folder string, ok bool)        // the folder that stands for a ConfigMap
 	Env       func(service *manifest.Service) map[string]string // adds to and replaces what the YAML says
-	AgentsDir string                                           // watched in place of the API server; empty: nothing is
-	LogDir    string                                           // takes SERVICE.log per Service
-	Log       *slog.Logger                                     // the platform's own log
-	OnError   func(service, line string)                       // one line for a person per ERROR a function logs
+	AgentsDir string                                            // watched in place of the API server; empty: nothing is
+	LogDir    string                                            // takes SERVICE.log per Service
+	Log       *slog.Logger                                      // the platform's own log
+	OnError   func(service, line string)                        // one line for a person per ERROR a function logs
 
 	Gateway      string        // address of the public entry; default 127.0.0.1:0
 	IdleAfter    time.Duration // a process without a request this long is stopped; default 30 s
@@ -161,6 +161,9 @@ func (c *Cluster) Run(ctx context.Context) error {
 func (c *Cluster) shutdown() {
 	c.gateway.close()
 	c.cancel()
+	for _, s := range c.services {
+		s.refuseStarts()
+	}
 	close(c.stop)
 	c.processes.Wait()
 	for _, e := range c.endpoints() {

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
 	"net"
 	"net/http"
 	"net/http/httputil"
@@ -12,8 +13,6 @@ import (
 	"strings"
 	"syscall"
 	"time"
-
-	"log/slog"
 )
 
 type processState int
@@ -179,7 +178,11 @@ func (p *process) terminate(grace time.Duration) {
 // failed reports a start that did not work to the requests that wait for it.
 func (p *process) failed(err error) {
 	s := p.service
-	p.service.remove(p, err)
+	if p.wasKilled() {
+		s.remove(p, nil) // the next one takes the requests
+		return
+	}
+	s.remove(p, err)
 	if errors.Is(err, errStopping) {
 		return
 	}
@@ -187,15 +190,18 @@ func (p *process) failed(err error) {
 	s.cluster.o.Log.Error("function did not start", "service", s.spec.Name, "err", err)
 }
 
+func (p *process) wasKilled() bool {
+	p.service.mu.Lock()
+	defer p.service.mu.Unlock()
+	return p.killed
+}
+
 // crashed records an end nobody asked for.
 func (p *process) crashed() {
-	s := p.service
-	s.mu.Lock()
-	killed := p.killed
-	s.mu.Unlock()
-	if killed {
+	if p.wasKilled() {
 		return
 	}
+	s := p.service
 	s.cluster.counts.add(func(c *Counts) { c.Crashes[s.spec.Name]++ })
 	s.cluster.o.Log.Error("function ended by itself", "service", s.spec.Name, "how", p.cmd.ProcessState.String(), "words", strings.TrimSpace(p.logs.lastWords()))
 }

@@ -71,7 +71,7 @@ func reply(chat conversation, text string) (answer, time.Duration) {
 	if seconds, ok := after(trimmed, "think:"); ok {
 		n, err := strconv.ParseFloat(seconds, 64)
 		wait := time.Duration(n * float64(time.Second))
-		if err != nil || n < 0 || n > maxThink.Seconds() {
+		if err != nil || !(n >= 0 && n <= maxThink.Seconds()) { // also NaN
 			return answer{Text: "I can think for 0 to 30 seconds: think: 5"}, 0
 		}
 		return answer{Text: fmt.Sprintf("I thought for %s seconds.", seconds)}, wait

@@ -27,7 +27,7 @@ import (
 //	          arguments: '{"command": "ec' # a string is sent as it is; an object as its JSON
 //	          id: ""                       # absent: a good one; empty: none is sent
 //	      stop: length                     # end, tool_calls, length, refusal, or the provider's own word
-//	  - match: {on: result, regexp: "exit code [1-9]"}
+//	  - match: {of: result, regexp: "exit code [1-9]"}
 //	    respond: {status: 429, error: {code: rate_limit_exceeded}, headers: {Retry-After: "date+3s"}}
 //
 // respond also takes body (a raw body, "" for none), delay (before anything is
@@ -47,7 +47,7 @@ type Rule struct {
 
 // Match says which requests a Rule answers.
 type Match struct {
-	On     string  `json:"on"` // user: the last message of the person; result: the results the request ends with; default: whichever is last
+	Of     string  `json:"of"` // user: the last message of the person; result: the results the request ends with; default: whichever is last
 	Exact  *string `json:"exact"`
 	Prefix *string `json:"prefix"`
 	Regexp *string `json:"regexp"`
@@ -125,8 +125,8 @@ func (r *Rule) prepare() error {
 	if ways > 1 {
 		problems = append(problems, errors.New("match: only one of exact, prefix and regexp"))
 	}
-	if on := r.Match.On; on != "" && on != "user" && on != "result" {
-		problems = append(problems, fmt.Errorf("match.on is %q: want user or result", on))
+	if of := r.Match.Of; of != "" && of != "user" && of != "result" {
+		problems = append(problems, fmt.Errorf("match.of is %q: want user or result", of))
 	}
 	if r.Nth < 0 || r.Per != "" && r.Per != "session" {
 		problems = append(problems, errors.New("nth must not be negative, per must be session"))
@@ -186,10 +186,10 @@ func (m Match) fits(chat conversation) bool {
 	for _, r := range lastResults(chat) {
 		texts = append(texts, r.Text)
 	}
-	if m.On == "result" && texts == nil {
+	if m.Of == "result" && texts == nil {
 		return false
 	}
-	if m.On == "user" || texts == nil {
+	if m.Of == "user" || texts == nil {
 		texts = []string{lastUserText(chat)}
 	}
 	text := strings.Join(texts, "\n")

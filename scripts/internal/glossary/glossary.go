@@ -43,6 +43,15 @@ func forms(w harness.Word) map[Form]string {
 	return all
 }
 
+// exact is a name as it is compared: closed sets of the wire and of YAML write
+// their values in lower case, and are no second names for that.
+func exact(form Form, text string) string {
+	if form == Value {
+		return strings.ToUpper(text)
+	}
+	return text
+}
+
 // Unknown returns a line for each name that no word has, and for each form of a
 // word that exists nowhere.
 func Unknown(words []harness.Word, names []Name) []string {
@@ -59,6 +68,7 @@ func Unknown(words []harness.Word, names []Name) []string {
 	reported := map[Name]bool{}
 	var problems []string
 	for _, n := range names {
+		n.Text = exact(n.Form, n.Text)
 		if exists[n.Form] == nil {
 			exists[n.Form] = map[string]bool{}
 		}
@@ -86,6 +96,7 @@ func Ambiguous(words []harness.Word) []string {
 	var problems []string
 	meanings, names := map[string]string{}, map[string]string{}
 	owners := map[Form]map[string]string{}
+	apart := map[string]bool{}
 	for _, w := range words {
 		if w.Name == "" || w.Meaning == "" {
 			problems = append(problems, fmt.Sprintf("glossary: a word without a name or a meaning: %+v", w))
@@ -99,7 +110,7 @@ func Ambiguous(words []harness.Word) []string {
 		if _, ok := names[w.Name]; ok {
 			problems = append(problems, fmt.Sprintf("glossary: %s is there twice", w.Name))
 		}
-		names[w.Name] = w.Meaning
+		names[w.Name], apart[w.Name] = w.Meaning, w.Apart != ""
 		for form, text := range forms(w) {
 			if owners[form] == nil {
 				owners[form] = map[string]string{}
@@ -115,7 +126,7 @@ func Ambiguous(words []harness.Word) []string {
 	}
 	// A key that reads like another word's column says two things in one name.
 	for _, w := range words {
-		if other := owners[Column][snake(w.Key)]; w.Key != "" && other != "" && other != w.Name && w.Apart == "" {
+		if other := owners[Column][snake(w.Key)]; w.Key != "" && other != "" && other != w.Name && !apart[w.Name] && !apart[other] {
 			problems = append(problems, fmt.Sprintf("glossary: the JSON key %q of %s reads like the column of %s: rename one, or say that they are Apart", w.Key, w.Name, other))
 		}
 	}
@@ -138,8 +149,8 @@ func misspelt(w harness.Word) []string {
 	if w.Key != "" && snake(w.Key) != word {
 		wrong(Key, w.Key, w.Name)
 	}
-	if w.Value != "" && strings.ToLower(w.Value) != word {
-		wrong(Value, w.Value, strings.ToUpper(word))
+	if want := exact(Value, word); w.Value != "" && w.Value != want {
+		wrong(Value, w.Value, want)
 	}
 	if w.Event != "" && strings.ReplaceAll(w.Event, ".", "_") != word {
 		wrong(Event, w.Event, strings.ReplaceAll(word, "_", "."))
@@ -152,16 +163,17 @@ func misspelt(w harness.Word) []string {
 
 // Synonym is a name that must not be used, because its meaning has another.
 type Synonym struct {
-	Not     string // in snake case; it is found at any place within a name
-	Instead string
+	Not     string // in snake case; found at any place within a name
+	Instead string // in snake case; a name that has it may contain Not
 }
 
 // Forbidden returns a line for each name that contains a forbidden synonym.
 func Forbidden(synonyms []Synonym, names []Name) []string {
+	contains := func(name, word string) bool { return strings.Contains("_"+snake(name)+"_", "_"+word+"_") }
 	var problems []string
 	for _, n := range names {
 		for _, s := range synonyms {
-			if strings.Contains("_"+snake(n.Text)+"_", "_"+s.Not+"_") {
+			if contains(n.Text, s.Not) && !contains(n.Text, s.Instead) {
 				problems = append(problems, fmt.Sprintf("%s: %s %q says %q: the word is %s", n.Where, n.Form, n.Text, s.Not, s.Instead))
 			}
 		}

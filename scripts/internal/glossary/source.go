@@ -8,15 +8,17 @@ import (
 	"io/fs"
 	"path"
 	"reflect"
+	"regexp"
 	"strconv"
 	"strings"
 )
 
-// Source returns the names that Go code below the folders gives to JSON keys
-// (by struct tags) and to the values of closed sets (constants of a named string
-// type). Tests, testdata and the folders in foreign are left out; a struct with
-// tags on some exported fields only is an error, since the others would be keys
-// that nobody named.
+// Source returns the names that Go code below the folders gives to JSON keys (by
+// struct tags, or in SQL that builds JSON) and to the values of closed sets
+// (constants of a named string type). Tests and testdata are left out, and so is
+// what foreign names: folders and single names that are somebody else's to
+// choose. A struct with tags on some exported fields only is an error, since the
+// others would be keys that nobody named.
 func Source(root fs.FS, folders []string, foreign map[string]string) ([]Name, error) {
 	var names []Name
 	for _, folder := range folders {
@@ -38,7 +40,11 @@ func Source(root fs.FS, folders []string, foreign map[string]string) ([]Name, er
 				return err
 			}
 			found, err := inFile(name, text)
-			names = append(names, found...)
+			for _, n := range found {
+				if _, skip := foreign[n.Text]; !skip {
+					names = append(names, n)
+				}
+			}
 			return err
 		})
 		if err != nil {
@@ -68,6 +74,10 @@ func inFile(name string, text []byte) ([]Name, error) {
 			if n.Tok == token.CONST {
 				names = append(names, values(n, where)...)
 			}
+		case *ast.BasicLit:
+			if n.Kind == token.STRING {
+				names = append(names, sqlKeys(n, where)...)
+			}
 		}
 		return true
 	})
@@ -92,6 +102,23 @@ func keys(s *ast.StructType, where func(ast.Node) string) (names []Name, missing
 		}
 	}
 	return names, missing
+}
+
+var (
+	buildsJSON = regexp.MustCompile(`jsonb?_build_object\(([^()]*)`)
+	sqlKey     = regexp.MustCompile(`'(\w+)'\s*,`)
+)
+
+// sqlKeys returns the keys of JSON that a query builds. They are the string
+// constants there: every value comes from a column or a parameter.
+func sqlKeys(query *ast.BasicLit, where func(ast.Node) string) []Name {
+	var names []Name
+	for _, built := range buildsJSON.FindAllStringSubmatch(query.Value, -1) {
+		for _, key := range sqlKey.FindAllStringSubmatch(built[1], -1) {
+			names = append(names, Name{Form: Key, Text: key[1], Where: where(query)})
+		}
+	}
+	return names
 }
 
 // values returns the constants of a named type that are strings.

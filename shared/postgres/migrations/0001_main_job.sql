@@ -50,6 +50,7 @@ CREATE TABLE sessions (
     lease_token  bigint NOT NULL DEFAULT 0,  -- fences every write of a claim
     lease_until  timestamptz,
     announced_at timestamptz,                -- last time the sweep woke it
+    announced_token bigint,                  -- the lease token then: if it is still the newest, nobody heard
     turn_steps   int NOT NULL DEFAULT 0,     -- what the running turn has used, reserved before it is spent
     turn_tool_calls int NOT NULL DEFAULT 0,
     turn_executions int NOT NULL DEFAULT 0,
@@ -77,6 +78,7 @@ CREATE TABLE inbox (
     received_at timestamptz NOT NULL DEFAULT now(),
     PRIMARY KEY (channel, account, provider_id)
 );
+CREATE INDEX inbox_received ON inbox USING brin (received_at); -- for the sweep; costs an insert next to nothing
 
 CREATE TABLE messages (
     message_id      text PRIMARY KEY,
@@ -261,8 +263,9 @@ CREATE TABLE dead_letters (
     status_code int,                          -- what it answered
     cause       text NOT NULL DEFAULT '',     -- the start of the answer, as data
     state       text NOT NULL CONSTRAINT dead_letter_state CHECK (state IN ('OPEN', 'MOOT', 'REPLAYED', 'DISCARDED')),
-    times       int NOT NULL DEFAULT 1,
+    times       int NOT NULL DEFAULT 1,       -- how often the broker gave up on it
     received_at timestamptz NOT NULL DEFAULT now(),
+    updated_at  timestamptz NOT NULL DEFAULT now(), -- the last time
     CONSTRAINT dead_letter_once UNIQUE (event_id, destination)
 );
 
@@ -270,16 +273,16 @@ CREATE TABLE dead_letters (
 CREATE TABLE sweeps (
     sweep_name   text PRIMARY KEY,
     lease_owner  text,
-    lease_token  bigint NOT NULL DEFAULT 0,
+    lease_token  bigint NOT NULL DEFAULT 0,  -- fences every write of a pass
     lease_until  timestamptz,
-    completed_at timestamptz
+    completed_at timestamptz                 -- last pass in which every item ran; NULL: none yet
 );
 INSERT INTO sweeps (sweep_name) VALUES ('main');
 CREATE TABLE sweep_reports (
     sweep_report_id bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
     started_at   timestamptz NOT NULL,
     completed_at timestamptz NOT NULL DEFAULT now(),
-    findings     jsonb NOT NULL               -- per thing swept: found, done, left
+    findings     jsonb NOT NULL               -- per item: found, done, left, error
 );
 
 CREATE TABLE agent_execution_logs (

@@ -3,13 +3,13 @@
 package local
 
 import (
-	"bufio"
 	"bytes"
 	"context"
 	"errors"
 	"fmt"
 	"io/fs"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"slices"
 	"strconv"
@@ -32,14 +32,15 @@ func (l limiter) works() bool { return len(l.parents) > 0 }
 // findLimiter looks for a place where cgroups can be made: version 1 if the
 // machine has its memory controller there, else version 2.
 func findLimiter() (limiter, error) {
-	mounts, err := cgroupMounts()
+	text, err := os.ReadFile("/proc/self/mountinfo")
 	if err != nil {
 		return limiter{}, err
 	}
+	mounts := cgroupMounts(string(text))
 	if mounts["memory"] != "" && mounts["pids"] != "" && mounts["cpu"] != "" {
 		l := limiter{parents: map[string]string{}}
 		for _, c := range controllers {
-			if err := probe(mounts[c]); err != nil {
+			if err := errors.Join(probe(mounts[c]), joinable(mounts[c])); err != nil {
 				return limiter{}, err
 			}
 			l.parents[c] = mounts[c]
@@ -49,25 +50,26 @@ func findLimiter() (limiter, error) {
 	if mounts["unified"] == "" {
 		return limiter{}, errors.New("no cgroups are mounted")
 	}
-	parent, err := unifiedParent(mounts["unified"])
+	text, err = os.ReadFile("/proc/self/cgroup")
 	if err != nil {
+		return limiter{}, err
+	}
+	parent, err := unifiedParent(mounts["unified"], ownUnified(string(text)))
+	if err != nil {
+		return limiter{}, err
+	}
+	if err := joinable(parent); err != nil {
 		return limiter{}, err
 	}
 	return limiter{unified: true, parents: map[string]string{"": parent}}, nil
 }
 
 // cgroupMounts returns the mount point of each controller we use, and under
-// "unified" that of version 2.
-func cgroupMounts() (map[string]string, error) {
-	file, err := os.Open("/proc/self/mountinfo")
-	if err != nil {
-		return nil, err
-	}
-	defer file.Close()
+// "unified" that of version 2, from the text of /proc/self/mountinfo.
+func cgroupMounts(mountinfo string) map[string]string {
 	mounts := map[string]string{}
-	lines := bufio.NewScanner(file)
-	for lines.Scan() {
-		before, after, ok := strings.Cut(lines.Text(), " - ")
+	for line := range strings.Lines(mountinfo) {
+		before, after, ok := strings.Cut(line, " - ")
 		left, right := strings.Fields(before), strings.Fields(after)
 		if !ok || len(left) < 5 || len(right) < 3 {
 			continue
@@ -83,23 +85,13 @@ func cgroupMounts() (map[string]string, error) {
 			}
 		}
 	}
-	return mounts, lines.Err()
+	return mounts
 }
 
 // unifiedParent finds, from our own cgroup's parent up to the root, the nearest
 // folder that may have children with our controllers. Our own cgroup holds us,
 // and a cgroup of version 2 has either processes or limited children.
-func unifiedParent(mount string) (string, error) {
-	text, err := os.ReadFile("/proc/self/cgroup")
-	if err != nil {
-		return "", err
-	}
-	own := ""
-	for line := range strings.Lines(string(text)) {
-		if path, ok := strings.CutPrefix(strings.TrimSpace(line), "0::"); ok {
-			own = path
-		}
-	}
+func unifiedParent(mount, own string) (string, error) {
 	var problems []error
 	for path := own; path != "/" && path != "." && path != ""; {
 		path = filepath.Dir(path)
@@ -118,6 +110,16 @@ func unifiedParent(mount string) (string, error) {
 		return "", errors.Join(append(problems, err)...)
 	}
 	return mount, nil
+}
+
+// ownUnified finds our own cgroup of version 2 in /proc/self/cgroup.
+func ownUnified(text string) string {
+	for line := range strings.Lines(text) {
+		if path, ok := strings.CutPrefix(strings.TrimSpace(line), "0::"); ok {
+			return path
+		}
+	}
+	return "/"
 }
 
 // enable gives a folder's children our controllers, if they have them not yet.
@@ -144,6 +146,22 @@ func probe(parent string) error {
 		return err
 	}
 	return os.Remove(dir)
+}
+
+// joinable reports whether a process of ours may move into a cgroup made there:
+// version 2 asks for more than the right to make it.
+func joinable(parent string) error {
+	dir, err := os.MkdirTemp(parent, "tuluat-probe-")
+	if err != nil {
+		return err
+	}
+	out, err := exec.Command("sh", "-c", `echo $$ >"$1"`, "sh", filepath.Join(dir, "cgroup.procs")).CombinedOutput()
+	if err != nil {
+		err = fmt.Errorf("join a cgroup: %w: %s", err, bytes.TrimSpace(out))
+	}
+	ctx, cancel := context.WithTimeoutCause(context.Background(), 5*time.Second, errors.New("removal of a probe"))
+	defer cancel()
+	return errors.Join(err, removeCgroups(ctx, []string{dir}))
 }
 
 // limits of one sandbox.

@@ -3,13 +3,15 @@
 package local
 
 import (
+	"bytes"
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
 	"io/fs"
+	"os"
 	"os/exec"
-	"strings"
 	"time"
 
 	"tuluat.ai/harness/shared/harness"
@@ -76,9 +78,25 @@ func (d *Driver) Inspect(_ context.Context, sb sandbox.Sandbox) (sandbox.Conditi
 	case errors.Is(err, sandbox.ErrGone) && (st.UID == "" || st.UID != sb.UID):
 		return sandbox.Condition{Reason: "removed"}, nil
 	case errors.Is(err, sandbox.ErrGone):
-		return sandbox.Condition{OOMKills: oomKills(st.Cgroups), Reason: "ended" + strings.ReplaceAll(said(p), "\n", " ")}, nil
+		return sandbox.Condition{OOMKills: oomKills(st.Cgroups), Reason: endReason(p)}, nil
 	case err != nil:
 		return sandbox.Condition{}, err
 	}
 	return sandbox.Condition{Exists: true, OOMKills: oomKills(st.Cgroups)}, nil
+}
+
+// endReason is why PID 1 ended, if it had the time to say so.
+func endReason(p place) string {
+	text, err := os.ReadFile(p.log())
+	if err != nil {
+		return "the sandbox ended"
+	}
+	text = bytes.TrimSpace(text)
+	var last struct {
+		Reason string `json:"reason"`
+	}
+	if json.Unmarshal(text[bytes.LastIndexByte(text, '\n')+1:], &last) != nil || last.Reason == "" {
+		return "the sandbox ended without a word"
+	}
+	return "the sandbox ended: " + last.Reason
 }

@@ -3,6 +3,7 @@ package model
 import (
 	"context"
 	"encoding/json"
+	"maps"
 	"net/http"
 	"net/url"
 	"strings"
@@ -10,6 +11,7 @@ import (
 
 	"github.com/anthropics/anthropic-sdk-go/v2"
 	"github.com/anthropics/anthropic-sdk-go/v2/option"
+	"github.com/anthropics/anthropic-sdk-go/v2/packages/param"
 
 	"tuluat.ai/harness/shared/harness"
 )
@@ -164,18 +166,13 @@ func anthropicResult(result Result) anthropic.ContentBlockParamUnion {
 	return anthropic.ContentBlockParamUnion{OfToolResult: block}
 }
 
+// anthropicSchema passes parameters on as they are, with their keys in order:
+// the same request is the same bytes, which the provider's cache looks for.
 func anthropicSchema(parameters map[string]any) anthropic.ToolInputSchemaParam {
-	schema := anthropic.ToolInputSchemaParam{}
-	for key, value := range parameters {
-		if key == "type" { // always "object"
-			continue
-		}
-		if schema.ExtraFields == nil {
-			schema.ExtraFields = map[string]any{}
-		}
-		schema.ExtraFields[key] = value
-	}
-	return schema
+	schema := map[string]any{}
+	maps.Copy(schema, parameters)
+	schema["type"] = "object"
+	return param.Override[anthropic.ToolInputSchemaParam](schema)
 }
 
 func anthropicResponse(name string, message *anthropic.Message) Response {
@@ -226,9 +223,9 @@ func anthropicResponse(name string, message *anthropic.Message) Response {
 // anthropicArguments is the input as text. Servers that only imitate this wire
 // may put the text of broken JSON in a string.
 func anthropicArguments(input json.RawMessage) string {
-	var text string
-	if json.Unmarshal(input, &text) == nil {
-		return text
+	var text *string
+	if json.Unmarshal(input, &text) == nil && text != nil {
+		return *text
 	}
 	return string(input)
 }

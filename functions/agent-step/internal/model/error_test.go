@@ -227,7 +227,9 @@ func TestTheCallerMayStop(t *testing.T) {
 func TestRedirectsDoNotCarryTheKey(t *testing.T) {
 	for _, provider := range providers {
 		elsewhere := serve(t, says(200, answers[provider]))
-		s := serve(t, func(w http.ResponseWriter, r *http.Request) { http.Redirect(w, r, elsewhere.URL, http.StatusPermanentRedirect) })
+		s := serve(t, func(w http.ResponseWriter, r *http.Request) {
+			http.Redirect(w, r, elsewhere.URL, http.StatusPermanentRedirect)
+		})
 		_, err := newClient(t, provider, s.URL, model.Limits{}).Complete(t.Context(), hello())
 		failure(t, err)
 		if len(elsewhere.bodies) != 0 {

@@ -87,7 +87,8 @@ func outcome(r sandbox.Result, rest []postgres.OutputPiece) postgres.ExecutionOu
 		words = append(words, "a part of its output was lost")
 	}
 	o.Reason = strings.Join(words, "; ")
-	if r.State == harness.ExecutionSandboxGone || r.State == harness.ExecutionUnknown || r.Reason == sandbox.ReasonEvicted {
+	switch {
+	case r.State == harness.ExecutionSandboxGone, r.State == harness.ExecutionUnknown, r.Reason == sandbox.ReasonEvicted, r.Reason == sandbox.ReasonSandboxEnding:
 		o.EndSandbox = string(r.Reason)
 	}
 	return o

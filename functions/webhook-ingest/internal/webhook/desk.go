@@ -39,7 +39,7 @@ type visitor struct {
 }
 
 const (
-	atOnce     = 1
+	atOnce     = 2
 	together   = 64 // arrivals in one statement
 	acceptTime = 10 * time.Second
 )

@@ -49,10 +49,11 @@ func Main(op string, args []string, stdin io.Reader, stdout, stderr io.Writer) e
 		return err
 	}
 	defer conn.Close()
-	if err := wire.WriteRequest(conn, req); err != nil {
-		return fmt.Errorf("ask PID 1: %w", err)
+	asked := wire.WriteRequest(conn, req)
+	if err := relay(conn, stdout, stderr); err != nil {
+		return errors.Join(err, asked) // a refusal may have come before the question was out
 	}
-	return relay(conn, stdout, stderr)
+	return nil
 }
 
 func parse(op string, args []string, stdin io.Reader) (wire.Request, string, error) {

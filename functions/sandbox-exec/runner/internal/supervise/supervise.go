@@ -220,9 +220,22 @@ func (s *supervisor) wind() {
 	}
 	told := make(chan struct{})
 	go func() { s.conns.Wait(); close(told) }()
+	over := time.After(flushBound)
 	select {
 	case <-told:
-	case <-time.After(flushBound):
+	case <-over:
+		return
+	}
+	// Clients inside die with us: they need a moment to pass on what they got.
+	for {
+		if _, visitors, err := list(); err != nil || visitors == 0 {
+			return
+		}
+		select {
+		case <-over:
+			return
+		case <-time.After(5 * time.Millisecond):
+		}
 	}
 }
 

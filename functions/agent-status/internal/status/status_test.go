@@ -1,0 +1,208 @@
+package status_test
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/prometheus/client_golang/prometheus"
+
+	"tuluat.ai/harness/functions/agent-status/internal/status"
+	"tuluat.ai/harness/shared/api/v1alpha1"
+	"tuluat.ai/harness/shared/event"
+	"tuluat.ai/harness/shared/harness"
+	"tuluat.ai/harness/shared/postgres"
+	"tuluat.ai/harness/shared/postgres/postgrestest"
+)
+
+// rig is a reconciler over a folder and a real database.
+type rig struct {
+	*status.Reconciler
+	t     *testing.T
+	dir   string
+	store *postgres.Store
+	said  []event.Event
+}
+
+func newRig(t *testing.T) *rig {
+	r := &rig{t: t, dir: t.TempDir(), store: postgrestest.New(t)}
+	r.Reconciler = status.New(status.Options{
+		Source: status.Folder{Path: r.dir, Limits: v1alpha1.DefaultLimits()}, Store: r.store, Log: slog.New(slog.DiscardHandler), Metrics: prometheus.NewRegistry(),
+		Publish: func(_ context.Context, events ...event.Event) { r.said = append(r.said, events...) },
+	})
+	return r
+}
+
+func (r *rig) write(name, text string) {
+	r.t.Helper()
+	if err := os.WriteFile(filepath.Join(r.dir, name), []byte(text), 0o600); err != nil {
+		r.t.Fatal(err)
+	}
+}
+
+// deliver hands one event in twice; the second must change and say nothing.
+func (r *rig) deliver() {
+	r.t.Helper()
+	e := event.Event{ID: "1", Type: event.Ping}
+	if err := r.Reconcile(context.Background(), e); err != nil {
+		r.t.Fatal(err)
+	}
+	tables := []string{"agents", "agent_revisions", "channel_routes", "outbox", "sessions"}
+	before, said := postgrestest.Dump(r.t, r.store, tables...), len(r.said)
+	if err := r.Reconcile(context.Background(), e); err != nil {
+		r.t.Fatal(err)
+	}
+	if diff := cmp.Diff(before, postgrestest.Dump(r.t, r.store, tables...)); diff != "" || len(r.said) != said {
+		r.t.Fatalf("the second delivery changed rows or said something:\n%s", diff)
+	}
+}
+
+// agents is "name PHASE revision" of every agent, reasons checked apart.
+func (r *rig) agents() (lines []string, reasons map[string]string) {
+	r.t.Helper()
+	all, err := r.store.Agents(context.Background())
+	if err != nil {
+		r.t.Fatal(err)
+	}
+	reasons = map[string]string{}
+	for _, a := range all {
+		lines = append(lines, string(a.Name)+" "+string(a.Phase))
+		reasons[string(a.Name)] = a.Reason
+	}
+	return lines, reasons
+}
+
+func agentYAML(name string) string {
+	return "apiVersion: tuluat.ai/v1alpha1\nkind: AiAgent\nmetadata: {name: " + name + "}\nspec:\n  harness:\n    type: CHANNEL\n    channels:\n" +
+		"      - {type: WEBHOOK, name: " + name + ", secretRef: {name: " + name + "-hook, key: secret}, senders: {policy: open}}\n"
+}
+
+func TestSamplesBecomeAgents(t *testing.T) {
+	r := newRig(t)
+	samples, err := filepath.Glob("../../../../config/samples/*.yaml")
+	if err != nil || len(samples) < 3 {
+		t.Fatalf("%d samples, %v", len(samples), err)
+	}
+	for _, sample := range samples {
+		text, err := os.ReadFile(sample)
+		if err != nil {
+			t.Fatal(err)
+		}
+		r.write(filepath.Base(sample), string(text))
+	}
+	r.deliver()
+	got, _ := r.agents()
+	if diff := cmp.Diff([]string{"plain-chat READY", "python-coder READY", "shell-helper READY"}, got); diff != "" {
+		t.Error(diff)
+	}
+	accepted, _, err := r.store.Accept(context.Background(), harness.ChannelWebhook, []postgres.Arrival{{
+		Account: "python-coder", ProviderID: "1", Chat: "c", Message: harness.Message{Channel: harness.ChannelWebhook, ChannelUserID: "u", Text: "hi"},
+	}}, "")
+	if err != nil || accepted[0].Outcome != postgres.ArrivalAccepted {
+		t.Fatalf("a message to a sample: %+v, %v", accepted, err)
+	}
+	claim, err := r.store.ClaimSession(context.Background(), accepted[0].Session, postgres.Lease{Owner: "t", For: 1e9})
+	if err != nil || claim.Agent == nil || !claim.Agent.Harness.CanExecute() || claim.Agent.Harness.Sandbox.ImageRef != "python" {
+		t.Errorf("what a step reads: %+v, %v", claim, err)
+	}
+}
+
+func TestOneBrokenPartHurtsOnlyItsOwn(t *testing.T) {
+	r := newRig(t)
+	r.write("two.yaml", agentYAML("a")+"---\n"+agentYAML("b"))
+	r.write("other.yaml", agentYAML("c"))
+	r.deliver()
+	if len(r.said) != 3 {
+		t.Fatalf("%d events for three new agents", len(r.said))
+	}
+	tests := []struct {
+		what, file, text string
+		want             []string
+		reason           string // of b
+	}{
+		{"an invalid document", "two.yaml", agentYAML("a") + "---\n" + agentYAML("b") + "  budget: {maxSteps: 0}\n", []string{"a READY", "b INVALID", "c READY"}, "two.yaml: document 2, line 18: spec.budget.maxSteps is 0: use 1 to 1000, or leave it out for the default"},
+		{"an unknown field", "two.yaml", agentYAML("a") + "---\n" + agentYAML("b") + "  colour: red\n", []string{"a READY", "b INVALID", "c READY"}, "two.yaml: document 2, line 18: spec.colour is not a field: the fields here are description, model, systemPrompt, harness, budget"},
+		{"mended", "two.yaml", agentYAML("a") + "---\n" + agentYAML("b"), []string{"a READY", "b READY", "c READY"}, ""},
+		{"torn YAML", "two.yaml", agentYAML("a") + "---\n{", []string{"a READY", "b INVALID", "c READY"}, "two.yaml: document 2: is not YAML: "},
+		{"a document without a name", "two.yaml", agentYAML("a") + "---\n" + strings.Replace(agentYAML("b"), "{name: b}", "{}", 1), []string{"a READY", "b INVALID", "c READY"}, "two.yaml: document 2, line 12: metadata.name is missing: "},
+		{"mended again", "two.yaml", agentYAML("a") + "---\n" + agentYAML("b"), []string{"a READY", "b READY", "c READY"}, ""},
+		{"an empty file", "two.yaml", " \n", []string{"a READY", "b READY", "c READY"}, ""},
+		{"a file of comments", "two.yaml", "# nothing here any more\n", []string{"a DELETED", "b DELETED", "c READY"}, "its resource is gone"},
+		{"back", "two.yaml", agentYAML("a") + "---\n" + agentYAML("b"), []string{"a READY", "b READY", "c READY"}, ""},
+	}
+	for _, test := range tests {
+		r.write(test.file, test.text)
+		r.deliver()
+		got, reasons := r.agents()
+		if diff := cmp.Diff(test.want, got); diff != "" {
+			t.Fatalf("%s (-want +got):\n%s", test.what, diff)
+		}
+		if !strings.HasPrefix(reasons["b"], test.reason) || (test.reason == "") != (reasons["b"] == "") {
+			t.Fatalf("%s: reason %q", test.what, reasons["b"])
+		}
+	}
+}
+
+func TestWhatIsNoFileIsLeftAlone(t *testing.T) {
+	r := newRig(t)
+	r.write("a.yaml", agentYAML("a"))
+	r.write(".hidden.yaml", agentYAML("hidden"))
+	r.write("notes.txt", "not an agent")
+	r.write("..data.yaml", "{")
+	if err := os.Mkdir(filepath.Join(r.dir, "folder.yaml"), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	if err := syscall.Mkfifo(filepath.Join(r.dir, "pipe.yaml"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Symlink("a.yaml", filepath.Join(r.dir, "dangling.yml")); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Remove(filepath.Join(r.dir, "dangling.yml")); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Symlink("nowhere", filepath.Join(r.dir, "dangling.yml")); err != nil {
+		t.Fatal(err)
+	}
+	r.deliver()
+	if got, _ := r.agents(); !cmp.Equal(got, []string{"a READY"}) {
+		t.Errorf("agents %v", got)
+	}
+}
+
+func TestAnUnreadableFolderDeletesNobody(t *testing.T) {
+	r := newRig(t)
+	r.write("a.yaml", agentYAML("a"))
+	r.deliver()
+	if err := os.Rename(r.dir, r.dir+"-away"); err != nil {
+		t.Fatal(err)
+	}
+	if err := r.Reconcile(context.Background(), event.Event{}); harness.KindOf(err) != harness.Unavailable {
+		t.Errorf("got %v, want Unavailable", err)
+	}
+	if got, _ := r.agents(); !cmp.Equal(got, []string{"a READY"}) {
+		t.Errorf("agents %v", got)
+	}
+}
+
+// downStore is a database that does not answer.
+type downStore struct{}
+
+func (downStore) PutAgents(context.Context, []postgres.AgentText, []postgres.BrokenSource) ([]postgres.AgentStatus, []event.Event, error) {
+	return nil, nil, harness.Wrap(harness.Unavailable, errors.New("refused"), "the database does not answer")
+}
+
+func TestNothingIsSaidUnlessItIsStored(t *testing.T) {
+	r := newRig(t)
+	r.write("a.yaml", agentYAML("a"))
+	r.Store = downStore{}
+	if err := r.Reconcile(context.Background(), event.Event{}); harness.KindOf(err) != harness.Unavailable || len(r.said) > 0 {
+		t.Errorf("got %v and %d events", err, len(r.said))
+	}
+}

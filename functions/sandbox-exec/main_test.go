@@ -1,0 +1,48 @@
+package main
+
+import (
+	"strings"
+	"testing"
+	"time"
+
+	"tuluat.ai/harness/shared/function"
+	"tuluat.ai/harness/shared/harness"
+)
+
+func env(values map[string]string) func(string) string {
+	return func(name string) string { return values[name] }
+}
+
+func TestConfigReportsEveryProblem(t *testing.T) {
+	_, err := parseConfig(env(map[string]string{
+		"SANDBOX_DRIVER": "local", "LEASE": "soon", "REQUEST_BUDGET": "10m", "MAX_OUTPUT_BYTES": "-1", "DATABASE_MAX_CONNS": "none",
+	}))
+	if harness.KindOf(err) != harness.Invalid {
+		t.Fatalf("error %v", err)
+	}
+	for _, name := range []string{
+		"DATABASE_URL", "DATABASE_MAX_CONNS", "BROKER_URL", "LEASE", "REQUEST_BUDGET", "MAX_OUTPUT_BYTES", "SANDBOX_LOCAL_DIR", "SANDBOX_LOCAL_RUNNER",
+	} {
+		if !strings.Contains(err.Error(), name+" ") {
+			t.Errorf("nothing is said about %s: %v", name, err)
+		}
+	}
+}
+
+func TestConfigDefaults(t *testing.T) {
+	cfg, err := parseConfig(env(map[string]string{"DATABASE_URL": "postgres://u:hidden@h/d", "BROKER_URL": "http://broker"}))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if cfg.lease != time.Minute || cfg.budget != 200*time.Second || cfg.maxOutput != 1<<20 || cfg.sandbox.Driver != "kubernetes" {
+		t.Errorf("defaults %+v", cfg)
+	}
+}
+
+func TestADriverThatIsNotBuiltIsRefused(t *testing.T) {
+	values := map[string]string{"PORT": "0", "METRICS_PORT": "0", "DATABASE_URL": "postgres://u:hidden@h/d", "BROKER_URL": "http://broker"}
+	err := function.Run(t.Context(), "sandbox-exec", env(values), t.Output(), build, nil)
+	if err == nil || !strings.Contains(err.Error(), "SANDBOX_DRIVER") || strings.Contains(err.Error(), "hidden") {
+		t.Errorf("kubernetes: %v", err)
+	}
+}

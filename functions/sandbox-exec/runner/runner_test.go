@@ -1,0 +1,253 @@
+package main_test
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"tuluat.ai/harness/shared/sandbox/trailer"
+)
+
+// pod is a sandbox as a Pod is one: nothing but the runner as PID 1, and a way
+// to put processes into it from outside, by their namespaces, as an exec does.
+type pod struct {
+	t    *testing.T
+	pid  int // of PID 1, as this machine sees it
+	exit chan error
+}
+
+const uid = 65532
+
+func build(t *testing.T) string {
+	t.Helper()
+	dir, err := os.MkdirTemp("", "rt")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = os.RemoveAll(dir) })
+	if err := os.Chmod(dir, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	path := filepath.Join(dir, "runner")
+	cmd := exec.CommandContext(t.Context(), "go", "build", "-o", path, ".")
+	cmd.Env = append(os.Environ(), "CGO_ENABLED=0")
+	if out, err := cmd.CombinedOutput(); err != nil {
+		t.Fatalf("%v: %s", err, out)
+	}
+	return path
+}
+
+func newPod(t *testing.T, runner string, init ...string) *pod {
+	t.Helper()
+	if os.Geteuid() != 0 {
+		t.Skip("only root can enter another's namespaces")
+	}
+	if _, err := exec.LookPath("bwrap"); err != nil {
+		t.Fatal("bubblewrap is needed: apt-get install bubblewrap")
+	}
+	infoR, infoW, err := os.Pipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer infoR.Close()
+	args := append([]string{
+		"--reuid", fmt.Sprint(uid), "--regid", fmt.Sprint(uid), "--clear-groups", "bwrap", "--unshare-user", "--unshare-all",
+		"--ro-bind", "/usr", "/usr", "--symlink", "usr/bin", "/bin", "--symlink", "usr/lib", "/lib", "--symlink", "usr/lib64", "/lib64",
+		"--proc", "/proc", "--dev", "/dev", "--tmpfs", "/run", "--tmpfs", "/tmp", "--tmpfs", "/workspace",
+		"--ro-bind", runner, "/opt/runner", "--as-pid-1", "--new-session", "--info-fd", "3", "/opt/runner", "init",
+	}, init...)
+	cmd := exec.Command("setpriv", args...)
+	cmd.ExtraFiles = []*os.File{infoW}
+	var log bytes.Buffer
+	cmd.Stderr = &log
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	infoW.Close()
+	p := &pod{t: t, exit: make(chan error, 1)}
+	go func() { p.exit <- cmd.Wait() }()
+	var info struct {
+		PID int `json:"child-pid"`
+	}
+	if err := json.NewDecoder(infoR).Decode(&info); err != nil {
+		t.Fatalf("%v: %s", err, log.String())
+	}
+	p.pid = info.PID
+	t.Cleanup(func() { _ = syscall.Kill(p.pid, syscall.SIGKILL) })
+	for deadline := time.Now().Add(10 * time.Second); ; time.Sleep(10 * time.Millisecond) {
+		if _, _, err := p.call("ping"); err == nil {
+			return p
+		}
+		if time.Now().After(deadline) {
+			t.Fatalf("PID 1 does not answer: %s", log.String())
+		}
+	}
+}
+
+// command runs argv in the pod from outside.
+func (p *pod) command(ctx context.Context, argv ...string) *exec.Cmd {
+	args := append([]string{"-t", fmt.Sprint(p.pid), "-U", "-m", "-p", "-n", "-i", "--preserve-credentials", "-S", fmt.Sprint(uid), "-G", fmt.Sprint(uid), "--"}, argv...)
+	return exec.CommandContext(ctx, "nsenter", args...)
+}
+
+// call runs one of the runner's clients in the pod and returns its stdout and
+// the last status it printed.
+func (p *pod) call(argv ...string) (string, trailer.Status, error) {
+	cmd := p.command(p.t.Context(), append([]string{"/opt/runner"}, argv...)...)
+	cmd.Stdin = strings.NewReader(`{"nonce":"n"}`)
+	var out, errs bytes.Buffer
+	cmd.Stdout, cmd.Stderr = &out, &errs
+	err := cmd.Run()
+	var st trailer.Status
+	if i := strings.LastIndex(errs.String(), trailer.Marker); i >= 0 {
+		opened, openErr := trailer.Open([]byte(strings.TrimSpace(errs.String()[i+len(trailer.Marker):])), "n")
+		if openErr != nil {
+			return out.String(), st, openErr
+		}
+		st = opened
+	} else if err != nil {
+		err = fmt.Errorf("%w: %s", err, errs.String())
+	}
+	return out.String(), st, err
+}
+
+// ended waits for the pod's end and returns how PID 1 exited.
+func (p *pod) ended(within time.Duration) error {
+	select {
+	case err := <-p.exit:
+		return err
+	case <-time.After(within):
+		return errors.New("it lives on")
+	}
+}
+
+func TestIsPID1OrNothing(t *testing.T) {
+	out, err := exec.Command(build(t), "init", "--ttl", "1s", "--idle", "1s").CombinedOutput()
+	if err == nil || !strings.Contains(string(out), "must be PID 1") {
+		t.Errorf("%v: %s", err, out)
+	}
+}
+
+// The socket inside serves those who were put in from outside, and nobody who
+// was born inside.
+func TestInsideAPod(t *testing.T) {
+	p := newPod(t, build(t), "--ttl", "60s", "--idle", "60s")
+	out, st, err := p.call("run", "--id", "a", "--env", "X=y z", "--", "sh", "-c",
+		`echo $X; echo '{"nonce":"n"}' | /opt/runner cancel --id a && echo breach; cat /proc/1/environ && echo breach; sleep 300 & (setsid sleep 300 &); exit 3`)
+	if err != nil || out != "y z\n" || st.State != trailer.Exited || st.ExitCode == nil || *st.ExitCode != 3 {
+		t.Errorf("%q, %+v, %v", out, st, err)
+	}
+	// The same id: the saved result. Its output from an offset. Another id: never seen.
+	if out, again, err := p.call("run", "--id", "a", "--stdout-offset", "2", "--", "sh", "-c", "echo again"); err != nil || out != "z\n" || again.State != trailer.Exited || again.DurationMS != st.DurationMS {
+		t.Errorf("%q, %+v, %v", out, again, err)
+	}
+	if out, st, err := p.call("output", "--id", "a", "--stream", "stdout", "--offset", "1", "--limit", "2"); err != nil || out != " z" || st.State != trailer.Exited {
+		t.Errorf("%q, %+v, %v", out, st, err)
+	}
+	if _, st, err := p.call("status", "--id", "b"); err != nil || st.State != trailer.Unknown {
+		t.Errorf("%+v, %v", st, err)
+	}
+	// The sweep took what the command left, but not a visitor who was there.
+	visitor := p.command(t.Context(), "sh", "-c", "echo here; exec sleep 300")
+	said, err := visitor.StdoutPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := visitor.Start(); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := io.ReadFull(said, make([]byte, 5)); err != nil {
+		t.Fatal(err)
+	}
+	if out, _, err := p.call("run", "--id", "c", "--", "sh", "-c", "sleep 300 & (setsid sleep 300 &); tr '\\0' ' ' < /proc/1/cmdline | cut -c1-16"); err != nil || out != "/opt/runner init\n" {
+		t.Errorf("%q, %v", out, err)
+	}
+	out, _, err = p.call("run", "--id", "d", "--", "sh", "-c", `for p in /proc/[0-9]*; do tr '\0' ' ' <$p/cmdline; echo; done | grep -c '^sleep 300'`)
+	if err != nil || out != "1\n" {
+		t.Errorf("sleeps that are left: %q, %v", out, err)
+	}
+	_ = syscall.Kill(visitor.Process.Pid, syscall.SIGKILL)
+	_ = visitor.Wait()
+}
+
+func TestEnds(t *testing.T) {
+	runner := build(t)
+	t.Run("when idle", func(t *testing.T) {
+		t.Parallel()
+		p := newPod(t, runner, "--ttl", "60s", "--idle", "1s")
+		if _, st, err := p.call("run", "--id", "a", "--", "sleep", "2"); err != nil || st.State != trailer.Exited {
+			t.Errorf("it was not idle while a command ran: %+v, %v", st, err)
+		}
+		if err := p.ended(10 * time.Second); err != nil {
+			t.Error(err)
+		}
+	})
+	t.Run("at its TTL, and says so", func(t *testing.T) {
+		t.Parallel()
+		p := newPod(t, runner, "--ttl", "2s", "--idle", "60s")
+		if _, st, err := p.call("run", "--id", "a", "--", "sh", "-c", "trap '' TERM; sleep 600"); err != nil || st.State != trailer.Ended || !st.Started {
+			t.Errorf("%+v, %v", st, err)
+		}
+		if err := p.ended(10 * time.Second); err != nil {
+			t.Error(err)
+		}
+	})
+	t.Run("by SIGTERM from outside", func(t *testing.T) {
+		t.Parallel()
+		p := newPod(t, runner, "--ttl", "60s", "--idle", "60s")
+		if err := syscall.Kill(p.pid, syscall.SIGTERM); err != nil {
+			t.Fatal(err)
+		}
+		if err := p.ended(3 * time.Second); err != nil {
+			t.Error(err)
+		}
+	})
+	t.Run("by request, also while a command runs", func(t *testing.T) {
+		t.Parallel()
+		p := newPod(t, runner, "--ttl", "60s", "--idle", "60s")
+		cmd := p.command(t.Context(), "/opt/runner", "run", "--id", "a", "--", "sh", "-c", "trap '' TERM; echo on; sleep 600")
+		cmd.Stdin = strings.NewReader(`{"nonce":"n"}`)
+		var errs bytes.Buffer
+		cmd.Stderr = &errs
+		out, err := cmd.StdoutPipe()
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := cmd.Start(); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := io.ReadFull(out, make([]byte, 3)); err != nil {
+			t.Fatal(err)
+		}
+		if _, _, err := p.call("shutdown"); err != nil {
+			t.Error(err)
+		}
+		_ = cmd.Wait()
+		if !strings.Contains(errs.String(), string(trailer.Ended)) {
+			t.Errorf("the client was not told: %s", errs.String())
+		}
+		if err := p.ended(5 * time.Second); err != nil {
+			t.Error(err)
+		}
+	})
+	t.Run("not by SIGTERM from inside", func(t *testing.T) {
+		t.Parallel()
+		p := newPod(t, runner, "--ttl", "60s", "--idle", "60s")
+		if _, st, err := p.call("run", "--id", "a", "--", "sh", "-c", "kill -TERM 1"); err != nil || st.State != trailer.Exited {
+			t.Errorf("%+v, %v", st, err)
+		}
+		if _, st, err := p.call("run", "--id", "b", "--", "sleep", "0.5"); err != nil || st.State != trailer.Exited {
+			t.Errorf("%+v, %v", st, err)
+		}
+	})
+}

@@ -1,0 +1,125 @@
+// Command bench measures one machine's figures, each beside its baseline in the
+// same run, pairs in turn, and prints a table: how many requests webhook-ingest
+// takes beside a bare handler, what a message costs from POST to callback with
+// an instant model, how many SQL round trips a turn makes, and how long each
+// function takes from start to ready.
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"flag"
+	"fmt"
+	"os"
+	"os/exec"
+	"os/signal"
+	"path/filepath"
+	"syscall"
+	"time"
+
+	"tuluat.ai/harness/scripts/internal/localpg"
+)
+
+type options struct {
+	seconds  time.Duration // of one load run
+	pairs    int           // runs of each side, in turn
+	messages int           // of the turn measurement
+	starts   int           // per function
+	json     string        // file for the figures; empty: none
+}
+
+func main() {
+	var o options
+	flag.DurationVar(&o.seconds, "for", 5*time.Second, "length of one load run")
+	flag.IntVar(&o.pairs, "pairs", 5, "runs of each side, in turn")
+	flag.IntVar(&o.messages, "messages", 200, "messages of the turn measurement")
+	flag.IntVar(&o.starts, "starts", 21, "starts per function")
+	flag.StringVar(&o.json, "json", "", "write the figures to this file too")
+	flag.Parse()
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	err := run(ctx, o)
+	stop()
+	if err != nil {
+		fmt.Fprintln(os.Stderr, "bench:", err)
+		os.Exit(1)
+	}
+}
+
+// Figure is one line of the result.
+type Figure struct {
+	Name   string  `json:"name"`
+	Value  float64 `json:"value"` // median
+	Low    float64 `json:"low"`
+	High   float64 `json:"high"`
+	Unit   string  `json:"unit"`
+	Target string  `json:"target,omitempty"`
+	Met    *bool   `json:"met,omitempty"`
+}
+
+func run(ctx context.Context, o options) error {
+	dir, err := os.MkdirTemp("", "tuluat-bench-")
+	if err != nil {
+		return err
+	}
+	defer os.RemoveAll(dir)
+	say("building")
+	bin := filepath.Join(dir, "bin")
+	if err := build(ctx, bin); err != nil {
+		return err
+	}
+	say("starting Postgres (fsync on)")
+	pg, err := localpg.Start(ctx, localpg.Options{Dir: filepath.Join(dir, "postgres"), Log: filepath.Join(dir, "postgres.log")})
+	if err != nil {
+		return err
+	}
+	defer pg.Stop()
+	var figures []Figure
+	for _, measure := range []func(context.Context, options, string, *localpg.Server) ([]Figure, error){starts, ingest, turns} {
+		more, err := measure(ctx, o, bin, pg)
+		if err != nil {
+			return err
+		}
+		figures = append(figures, more...)
+	}
+	print(figures)
+	return write(o.json, figures)
+}
+
+var functions = []string{"agent-status", "agent-step", "dead-letter", "reaper-cron", "sandbox-exec", "webhook-ingest"}
+
+func build(ctx context.Context, bin string) error {
+	args := []string{"build", "-trimpath", "-tags", "local", "-o", bin + "/", "./functions/sandbox-exec/runner", "./scripts/bench/baseline"}
+	for _, f := range functions {
+		args = append(args, "./functions/"+f)
+	}
+	cmd := exec.CommandContext(ctx, "go", args...)
+	cmd.Env = append(os.Environ(), "CGO_ENABLED=0")
+	cmd.Stdout, cmd.Stderr = os.Stderr, os.Stderr
+	return cmd.Run()
+}
+
+func print(figures []Figure) {
+	fmt.Printf("\n%-52s %12s %12s %12s  %s\n", "", "median", "lowest", "highest", "")
+	for _, f := range figures {
+		verdict := ""
+		if f.Met != nil {
+			if verdict = "met: " + f.Target; !*f.Met {
+				verdict = "MISSED: " + f.Target
+			}
+		}
+		fmt.Printf("%-52s %12.2f %12.2f %12.2f  %-6s %s\n", f.Name, f.Value, f.Low, f.High, f.Unit, verdict)
+	}
+}
+
+func write(file string, figures []Figure) error {
+	if file == "" {
+		return nil
+	}
+	text, err := json.MarshalIndent(figures, "", "  ")
+	if err != nil {
+		return err
+	}
+	return os.WriteFile(file, append(text, '\n'), 0o644)
+}
+
+func say(format string, args ...any) { fmt.Fprintf(os.Stderr, "bench: "+format+"\n", args...) }

@@ -1,0 +1,13 @@
+// Package system tests whole journeys: every function as a process of its own,
+// started and wired by the YAML of config/ and eventing/, on a real PostgreSQL,
+// with real local sandboxes. Only the world outside is played: the language
+// model and the caller's side of a webhook. Its files carry the build tag
+// "system":
+//
+//	make system
+//	make system ARGS='-run=Chaos -messages=40 -sessions=4 -kills=5 -seed=7'
+//
+// Nothing in a function knows of these tests. What is done to a function is
+// done from outside: at the broker, at the wire to the database (pgproxy), by
+// signals, and by what its commands leave in a folder.
+package system

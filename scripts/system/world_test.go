@@ -1,0 +1,358 @@
+//go:build system
+
+package system_test
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"log/slog"
+	"net/http/httptest"
+	"net/url"
+	"os"
+	"path"
+	"path/filepath"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5/pgxpool"
+
+	"tuluat.ai/harness/scripts/internal/devcluster"
+	"tuluat.ai/harness/scripts/internal/fake"
+	"tuluat.ai/harness/scripts/internal/localpg"
+	"tuluat.ai/harness/scripts/internal/manifest"
+	"tuluat.ai/harness/scripts/internal/pgproxy"
+	"tuluat.ai/harness/shared/harness"
+	"tuluat.ai/harness/shared/postgres"
+)
+
+// plan says what world a test wants.
+type plan struct {
+	agents       []agent
+	faults       devcluster.Faults
+	processes    int  // per Service
+	noTicks      bool // the sweep does not run
+	flaky        bool // the receiver of replies fails now and then
+	seed         uint64
+	atWire       func(service string) (before, after func(pgproxy.Exchange) bool)
+	onPublish    func(eventType string)
+	lease        time.Duration
+	betweenTicks time.Duration
+}
+
+// world is the whole system on this machine, with everything outside it played.
+type world struct {
+	t        *testing.T
+	plan     plan
+	dir      string // logs and state; kept when the test fails
+	sandboxs string // local sandboxes: a short path that others may pass
+	evidence string // what commands leave, written by them through a bind
+
+	server   *localpg.Server
+	proxies  map[string]*pgproxy.Proxy // by Service
+	own      *pgproxy.Proxy            // this test's, so that a restarted server is found
+	db       *pgxpool.Pool
+	model    *fake.Model
+	modelURL string
+	receiver *receiver
+	set      *manifest.Set
+
+	cluster *devcluster.Cluster
+	stop    func() // of the cluster and its ticks
+}
+
+const (
+	database = "tuluat"
+	reaper   = "reaper" // the PingSource of the sweep
+)
+
+func newWorld(t *testing.T, p plan) *world {
+	t.Helper()
+	if p.lease == 0 {
+		p.lease = 2 * time.Second
+	}
+	if p.betweenTicks == 0 {
+		p.betweenTicks = time.Second
+	}
+	p.processes = max(p.processes, 1)
+	w := &world{t: t, plan: p, proxies: map[string]*pgproxy.Proxy{}}
+	bin := programDir(t)
+	w.folders()
+	w.startDatabase()
+	home, err := root()
+	w.must(err)
+	w.set, err = manifest.Read(filepath.Join(home, "config", "functions"), filepath.Join(home, "eventing"))
+	w.must(err)
+	for _, service := range w.set.Services {
+		o := pgproxy.Options{Target: w.serverAddr()}
+		if p.atWire != nil {
+			o.Before, o.After = p.atWire(service.Name)
+		}
+		w.proxies[service.Name], err = pgproxy.Listen(o)
+		w.must(err)
+		t.Cleanup(w.proxies[service.Name].Close)
+	}
+	w.receiver = newReceiver(t, p.agents, p.seed, p.flaky)
+	w.model = fake.NewModel(fake.ModelOptions{Key: modelKey})
+	model := httptest.NewServer(w.model)
+	t.Cleanup(model.Close)
+	w.modelURL = model.URL + "/v1"
+	w.must(writeAgents(w.agentsDir(), p.agents, w.receiver.url))
+	w.start(bin)
+	return w
+}
+
+func (w *world) must(err error) {
+	w.t.Helper()
+	if err != nil {
+		w.t.Fatal(err)
+	}
+}
+
+// folders makes the world's folders. Sandboxes run as another user, who must be
+// able to pass the folders above theirs.
+func (w *world) folders() {
+	dir, err := os.MkdirTemp("", "tuluat-system-")
+	w.must(err)
+	w.dir = dir
+	w.t.Cleanup(func() {
+		if w.t.Failed() {
+			w.t.Logf("logs and state are kept in %s", dir)
+			return
+		}
+		if err := os.RemoveAll(dir); err != nil {
+			w.t.Error(err)
+		}
+	})
+	w.must(os.Chmod(dir, 0o711))
+	w.sandboxs, w.evidence = filepath.Join(dir, "sb"), filepath.Join(dir, "evidence")
+	for _, folder := range []string{w.sandboxs, w.evidence, w.agentsDir(), w.logDir()} {
+		w.must(os.Mkdir(folder, 0o711))
+	}
+	w.must(os.Chmod(w.evidence, 0o777))
+	for _, file := range []string{startsFile, endsFile} {
+		name := filepath.Join(w.evidence, file)
+		w.must(os.WriteFile(name, nil, 0o666))
+		w.must(os.Chmod(name, 0o666))
+	}
+}
+
+func (w *world) agentsDir() string { return filepath.Join(w.dir, "agents") }
+func (w *world) logDir() string    { return filepath.Join(w.dir, "logs") }
+
+func (w *world) launchDatabase() error {
+	ctx, cancel := context.WithTimeout(context.Background(), 2*time.Minute)
+	defer cancel()
+	server, err := localpg.Start(ctx, localpg.Options{Dir: filepath.Join(w.dir, "postgres"), Log: filepath.Join(w.logDir(), "postgres.log")})
+	if err == nil {
+		w.server = server
+	}
+	return err
+}
+
+// startDatabase starts a server that keeps what it commits, also when it dies.
+func (w *world) startDatabase() {
+	w.must(w.launchDatabase())
+	w.t.Cleanup(func() {
+		if err := w.server.Stop(); err != nil {
+			w.t.Error(err)
+		}
+	})
+	var err error
+	w.own, err = pgproxy.Listen(pgproxy.Options{Target: w.serverAddr()})
+	w.must(err)
+	w.t.Cleanup(w.own.Close)
+	ctx := w.t.Context()
+	admin := w.pool("postgres")
+	_, err = admin.Exec(ctx, "CREATE DATABASE "+database)
+	admin.Close()
+	w.must(err)
+	w.must(postgres.Migrate(ctx, harness.Secret(w.server.DSN(database)), slog.New(slog.DiscardHandler)))
+	w.db = w.pool(database)
+	w.t.Cleanup(w.db.Close)
+}
+
+func (w *world) pool(name string) *pgxpool.Pool {
+	dsn, err := w.own.DSN(w.server.DSN(name))
+	w.must(err)
+	pool, err := pgxpool.New(w.t.Context(), dsn)
+	w.must(err)
+	return pool
+}
+
+func (w *world) serverAddr() string {
+	u, err := url.Parse(w.server.DSN(database))
+	w.must(err)
+	return u.Host
+}
+
+// crashDatabase ends the server as a crash does, without writing anything, and
+// starts it again.
+func (w *world) crashDatabase() error {
+	text, err := os.ReadFile(filepath.Join(w.dir, "postgres", "data", "postmaster.pid"))
+	if err != nil {
+		return err
+	}
+	var pid int
+	if _, err := fmt.Sscan(string(text), &pid); err != nil {
+		return err
+	}
+	if err := syscall.Kill(pid, syscall.SIGQUIT); err != nil {
+		return err
+	}
+	<-w.server.Exited()
+	if err := w.launchDatabase(); err != nil {
+		return err
+	}
+	for _, p := range w.proxies {
+		p.SetTarget(w.serverAddr())
+	}
+	w.own.SetTarget(w.serverAddr())
+	return nil
+}
+
+// start runs the platform until the world's stop is called or the test ends,
+// and returns when every agent can be talked to.
+func (w *world) start(bin string) {
+	w.t.Helper()
+	log, err := os.OpenFile(filepath.Join(w.logDir(), "platform.log"), os.O_CREATE|os.O_WRONLY|os.O_APPEND, 0o600)
+	w.must(err)
+	w.cluster, err = devcluster.New(devcluster.Options{
+		Manifest:  w.set,
+		Binary:    func(importPath string) string { return filepath.Join(bin, path.Base(importPath)) },
+		Secret:    w.secret,
+		ConfigMap: func(string) (string, bool) { return w.agentsDir(), true },
+		Env:       func(s *manifest.Service) map[string]string { return w.env(s, bin) },
+		AgentsDir: w.agentsDir(),
+		LogDir:    w.logDir(),
+		Log:       slog.New(slog.NewTextHandler(log, nil)),
+		Processes: w.plan.processes,
+		Faults:    w.plan.faults,
+		OnPublish: w.published,
+	})
+	w.must(err)
+	ctx, cancel := context.WithCancel(context.Background())
+	var running sync.WaitGroup
+	running.Go(func() {
+		if err := w.cluster.Run(ctx); err != nil {
+			w.t.Error("the platform: ", err)
+		}
+	})
+	if !w.plan.noTicks {
+		running.Go(func() { w.tick(ctx) })
+	}
+	w.stop = sync.OnceFunc(func() {
+		cancel()
+		running.Wait()
+		if err := log.Close(); err != nil {
+			w.t.Error(err)
+		}
+	})
+	w.t.Cleanup(w.stop)
+	w.awaitRoutes()
+}
+
+// tick plays the sweep's PingSource faster than the minute its YAML can say.
+func (w *world) tick(ctx context.Context) {
+	ticker := time.NewTicker(w.plan.betweenTicks)
+	defer ticker.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-ticker.C:
+			_ = w.cluster.Tick(ctx, reaper) // a killed sweep is one of the things that happen
+		}
+	}
+}
+
+// awaitRoutes returns when agent-status has let every agent in.
+func (w *world) awaitRoutes() {
+	w.t.Helper()
+	w.await(time.Minute, "agents are known", func() (bool, string) {
+		var n int
+		if err := w.db.QueryRow(w.t.Context(), "SELECT count(*) FROM channel_routes").Scan(&n); err != nil {
+			return false, err.Error()
+		}
+		return n == len(w.plan.agents), fmt.Sprintf("%d of %d routes", n, len(w.plan.agents))
+	})
+}
+
+// await asks until done says yes.
+func (w *world) await(patience time.Duration, what string, done func() (bool, string)) {
+	w.t.Helper()
+	if state, ok := w.wait(patience, done); !ok {
+		w.t.Fatalf("after %s not: %s (%s)", patience, what, state)
+	}
+}
+
+func (w *world) wait(patience time.Duration, done func() (bool, string)) (string, bool) {
+	deadline := time.NewTimer(patience)
+	defer deadline.Stop()
+	again := time.NewTicker(200 * time.Millisecond)
+	defer again.Stop()
+	for {
+		ok, state := done()
+		if ok {
+			return state, true
+		}
+		select {
+		case <-deadline.C:
+			return state, false
+		case <-again.C:
+		}
+	}
+}
+
+const modelKey = "key-of-the-played-model"
+
+// secret is a Secret's key, as the platform would have it.
+func (w *world) secret(name, key string) (string, bool) {
+	value, ok := map[string]string{
+		"database/url":          w.server.DSN(database), // replaced per Service by env
+		"model/provider":        "openai",
+		"model/name":            "tuluat-stand-in",
+		"model/openai-base-url": w.modelURL,
+		"model/openai-api-key":  modelKey,
+	}[name+"/"+key]
+	return value, ok
+}
+
+// env is what one machine needs beside the YAML, with waits shortened: a lease
+// that a killed process leaves behind is what the rest of a turn waits for.
+func (w *world) env(s *manifest.Service, bin string) map[string]string {
+	env := map[string]string{"LEASE": w.plan.lease.String(), "LOG_LEVEL": "INFO"}
+	dsn, err := w.proxies[s.Name].DSN(w.server.DSN(database))
+	if err != nil {
+		w.t.Error(err)
+	}
+	env["DATABASE_URL"] = dsn
+	switch s.Function() {
+	case "webhook-ingest":
+		env["CALLBACK_ALLOW_PRIVATE"] = "true"
+		for _, a := range w.plan.agents {
+			env[a.secretVariable()] = a.key.Reveal()
+		}
+	case "reaper-cron":
+		env["STAY"] = "0"
+		w.sandboxEnv(env, bin)
+	case "sandbox-exec":
+		w.sandboxEnv(env, bin)
+	}
+	return env
+}
+
+func (w *world) sandboxEnv(env map[string]string, bin string) {
+	env["SANDBOX_DRIVER"] = "local"
+	env["SANDBOX_LOCAL_DIR"] = w.sandboxs
+	env["SANDBOX_LOCAL_RUNNER"] = filepath.Join(bin, "runner")
+	env["SANDBOX_LOCAL_BINDS"] = w.evidence + ":" + insideEvidence
+}
+
+// closeAll discards and closes a body.
+func closeAll(body io.ReadCloser) {
+	_, _ = io.Copy(io.Discard, io.LimitReader(body, 1<<20)) // so that the connection is used again
+	_ = body.Close()
+}
