@@ -18,10 +18,12 @@ have_system() { PATH=/usr/local/bin:/usr/bin:/bin have "$1"; }
 
 # has_postgres looks where packages put the server: on Debian it is not in PATH.
 has_postgres() {
-  have initdb && have postgres && return 0
-  local dir
-  for dir in "${POSTGRES_BIN:-}" /usr/lib/postgresql/*/bin /usr/pgsql-*/bin /usr/libexec/postgresql*; do
-    [[ -n $dir && -x $dir/initdb && -x $dir/postgres ]] && return 0
+  local dir version
+  for dir in "${POSTGRES_BIN:-}" "$(dirname "$(command -v initdb || echo /nowhere/initdb)")" \
+    /usr/lib/postgresql/*/bin /usr/pgsql-*/bin /usr/libexec/postgresql*; do
+    [[ -n $dir && -x $dir/initdb && -x $dir/postgres ]] || continue
+    version=$("$dir/postgres" --version | tr -dc '0-9.') # postgres (PostgreSQL) 15.18
+    ((${version%%.*} >= 15)) && return 0
   done
   return 1
 }
@@ -107,7 +109,7 @@ main() {
     say "installing ${names[*]} with $manager"
     install_packages "$manager" "${names[@]}"
     mapfile -t lacking < <(missing "$what")
-    ((${#lacking[@]} == 0)) || fail "$manager is done, but still missing: ${lacking[*]}"
+    ((${#lacking[@]} == 0)) || fail "$manager is done, but still missing: ${lacking[*]} (of PostgreSQL, 15 or newer is needed)"
   fi
 
   # The kernel may refuse what bubblewrap needs; better said now than by every command.
@@ -116,6 +118,7 @@ main() {
     say '  sysctl -w kernel.apparmor_restrict_unprivileged_userns=0   (Ubuntu 23.10 and newer)'
     say '  sysctl -w kernel.unprivileged_userns_clone=1               (older Debian)'
     say '  sysctl -w user.max_user_namespaces=15000                   (where it is 0)'
+    say '  docker run --security-opt seccomp=unconfined …             (in a container)'
     exit 1
   fi
 }

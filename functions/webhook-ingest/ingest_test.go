@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"net/http"
+	"net/url"
 	"strings"
 	"sync"
 	"testing"
@@ -52,9 +53,9 @@ func TestBadInput(t *testing.T) {
 	p := w.start("public", nil)
 	good := `{"messageId":"%s","channelUserId":"u","text":"MARK"}`
 	now := time.Now
-	url := p.url + hooksPath
+	base := p.url + hooksPath
 	body := func(fields string) *http.Request {
-		return signed(http.MethodPost, url+"hook", `{"messageId":"x","channelUserId":"u","text":"MARK",`+fields+`}`, secret, now())
+		return signed(http.MethodPost, base+"hook", `{"messageId":"x","channelUserId":"u","text":"MARK",`+fields+`}`, secret, now())
 	}
 	with := func(r *http.Request, name string, values ...string) *http.Request {
 		r.Header[name] = values
@@ -66,36 +67,36 @@ func TestBadInput(t *testing.T) {
 		status  int
 		detail  string
 	}{
-		"method":             {signed(http.MethodPut, url+"hook", good, secret, now()), 405, "POST"},
-		"unknown hook":       {signed(http.MethodPost, url+"MARK", good, secret, now()), 404, "hook"},
-		"hook with a NUL":    {signed(http.MethodPost, url+"MARK%00", good, secret, now()), 404, "hook"},
-		"hook too long":      {signed(http.MethodPost, url+long, good, secret, now()), 404, "hook"},
-		"no signature":       {with(signed(http.MethodPost, url+"hook", good, secret, now()), "X-Tuluat-Signature"), 401, "not signed"},
-		"two signatures":     {with(signed(http.MethodPost, url+"hook", good, secret, now()), "X-Tuluat-Signature", "v1=00", "v1=11"), 401, "not signed"},
-		"other version":      {with(signed(http.MethodPost, url+"hook", good, secret, now()), "X-Tuluat-Signature", "v2="+strings.Repeat("0", 64)), 401, "v1="},
-		"short signature":    {with(signed(http.MethodPost, url+"hook", good, secret, now()), "X-Tuluat-Signature", "v1=00"), 401, "v1="},
-		"not hexadecimal":    {with(signed(http.MethodPost, url+"hook", good, secret, now()), "X-Tuluat-Signature", "v1="+strings.Repeat("g", 64)), 401, "v1="},
-		"stale":              {signed(http.MethodPost, url+"hook", good, secret, now().Add(-6*time.Minute)), 401, "5 minutes"},
-		"from the future":    {signed(http.MethodPost, url+"hook", good, secret, now().Add(6*time.Minute)), 401, "5 minutes"},
-		"timestamp of words": {with(signed(http.MethodPost, url+"hook", good, secret, now()), "X-Tuluat-Timestamp", "MARK"), 401, "timestamp"},
-		"other secret":       {signed(http.MethodPost, url+"hook", good, "MARK", now()), 401, "does not fit"},
-		"secret not set":     {signed(http.MethodPost, url+"unset", good, "", now()), 401, "does not fit"},
-		"broken mapping":     {signed(http.MethodPost, url+"broken", good, secret, now()), 500, "mapping"},
-		"too large":          {signed(http.MethodPost, url+"hook", strings.Repeat(" ", 1<<20+1), secret, now()), 413, "1 MiB"},
+		"method":             {signed(http.MethodPut, base+"hook", good, secret, now()), 405, "POST"},
+		"unknown hook":       {signed(http.MethodPost, base+"MARK", good, secret, now()), 404, "hook"},
+		"hook with a NUL":    {signed(http.MethodPost, base+"MARK%00", good, secret, now()), 404, "hook"},
+		"hook too long":      {signed(http.MethodPost, base+long, good, secret, now()), 404, "hook"},
+		"no signature":       {with(signed(http.MethodPost, base+"hook", good, secret, now()), "X-Tuluat-Signature"), 401, "not signed"},
+		"two signatures":     {with(signed(http.MethodPost, base+"hook", good, secret, now()), "X-Tuluat-Signature", "v1=00", "v1=11"), 401, "not signed"},
+		"other version":      {with(signed(http.MethodPost, base+"hook", good, secret, now()), "X-Tuluat-Signature", "v2="+strings.Repeat("0", 64)), 401, "v1="},
+		"short signature":    {with(signed(http.MethodPost, base+"hook", good, secret, now()), "X-Tuluat-Signature", "v1=00"), 401, "v1="},
+		"not hexadecimal":    {with(signed(http.MethodPost, base+"hook", good, secret, now()), "X-Tuluat-Signature", "v1="+strings.Repeat("g", 64)), 401, "v1="},
+		"stale":              {signed(http.MethodPost, base+"hook", good, secret, now().Add(-6*time.Minute)), 401, "5 minutes"},
+		"from the future":    {signed(http.MethodPost, base+"hook", good, secret, now().Add(6*time.Minute)), 401, "5 minutes"},
+		"timestamp of words": {with(signed(http.MethodPost, base+"hook", good, secret, now()), "X-Tuluat-Timestamp", "MARK"), 401, "timestamp"},
+		"other secret":       {signed(http.MethodPost, base+"hook", good, "MARK", now()), 401, "does not fit"},
+		"secret not set":     {signed(http.MethodPost, base+"unset", good, "", now()), 401, "does not fit"},
+		"broken mapping":     {signed(http.MethodPost, base+"broken", good, secret, now()), 500, "mapping"},
+		"too large":          {signed(http.MethodPost, base+"hook", strings.Repeat(" ", 1<<20+1), secret, now()), 413, "1 MiB"},
 		"too large, unannounced": {func() *http.Request {
-			r := signed(http.MethodPost, url+"hook", strings.Repeat(" ", 1<<20+1), secret, now())
+			r := signed(http.MethodPost, base+"hook", strings.Repeat(" ", 1<<20+1), secret, now())
 			r.ContentLength = -1
 			return r
 		}(), 413, "1 MiB"},
-		"empty":                 {signed(http.MethodPost, url+"hook", "", secret, now()), 400, "not valid JSON"},
-		"torn":                  {signed(http.MethodPost, url+"hook", `{"text":"MARK`, secret, now()), 400, "not valid JSON"},
-		"not UTF-8":             {signed(http.MethodPost, url+"hook", "{\"text\":\"MARK\xff\"}", secret, now()), 400, "UTF-8"},
-		"two objects":           {signed(http.MethodPost, url+"hook", `{} {}`, secret, now()), 400, "nothing more"},
-		"array":                 {signed(http.MethodPost, url+"hook", `[]`, secret, now()), 400, "object"},
-		"null":                  {signed(http.MethodPost, url+"hook", `null`, secret, now()), 400, "object"},
-		"endless nesting":       {signed(http.MethodPost, url+"hook", strings.Repeat("[", 20000), secret, now()), 400, "not valid JSON"},
-		"key in another case":   {signed(http.MethodPost, url+"hook", `{"messageId":"x","channelUserId":"u","TEXT":"MARK"}`, secret, now()), 400, "text must be a string"},
-		"no messageId":          {signed(http.MethodPost, url+"hook", `{"channelUserId":"u","text":"MARK"}`, secret, now()), 400, "messageId must be a string"},
+		"empty":                 {signed(http.MethodPost, base+"hook", "", secret, now()), 400, "not valid JSON"},
+		"torn":                  {signed(http.MethodPost, base+"hook", `{"text":"MARK`, secret, now()), 400, "not valid JSON"},
+		"not UTF-8":             {signed(http.MethodPost, base+"hook", "{\"text\":\"MARK\xff\"}", secret, now()), 400, "UTF-8"},
+		"two objects":           {signed(http.MethodPost, base+"hook", `{} {}`, secret, now()), 400, "nothing more"},
+		"array":                 {signed(http.MethodPost, base+"hook", `[]`, secret, now()), 400, "object"},
+		"null":                  {signed(http.MethodPost, base+"hook", `null`, secret, now()), 400, "object"},
+		"endless nesting":       {signed(http.MethodPost, base+"hook", strings.Repeat("[", 20000), secret, now()), 400, "not valid JSON"},
+		"key in another case":   {signed(http.MethodPost, base+"hook", `{"messageId":"x","channelUserId":"u","TEXT":"MARK"}`, secret, now()), 400, "text must be a string"},
+		"no messageId":          {signed(http.MethodPost, base+"hook", `{"channelUserId":"u","text":"MARK"}`, secret, now()), 400, "messageId must be a string"},
 		"numeric user":          {body(`"channelUserId":5000000001`), 400, "channelUserId must be a string"},
 		"null user":             {body(`"channelUserId":null`), 400, "channelUserId must be a string"},
 		"empty user":            {body(`"channelUserId":" "`), 400, "channelUserId must have"},
@@ -111,8 +112,8 @@ func TestBadInput(t *testing.T) {
 		"metadata too large":    {body(`"metadata":{"a":"` + strings.Repeat("a", 16<<10) + `"}`), 413, "16 KiB"},
 		"metadata too deep":     {body(`"metadata":{"a":` + strings.Repeat("[", 40) + strings.Repeat("]", 40) + `}`), 400, "nested"},
 		"metadata out of range": {body(`"metadata":{"a":1e999999}`), 400, "out of range"},
-		"bad Idempotency-Key":   {with(signed(http.MethodPost, url+"hook", fmt.Sprintf(good, "x"), secret, now()), "Idempotency-Key", long), 400, "Idempotency-Key must have"},
-		"sender not allowed":    {signed(http.MethodPost, url+"closed", fmt.Sprintf(good, "x"), secret, now()), 403, "sender"},
+		"bad Idempotency-Key":   {with(signed(http.MethodPost, base+"hook", fmt.Sprintf(good, "x"), secret, now()), "Idempotency-Key", long), 400, "Idempotency-Key must have"},
+		"sender not allowed":    {signed(http.MethodPost, base+"closed", fmt.Sprintf(good, "x"), secret, now()), 403, "sender"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			began := time.Now()
@@ -144,6 +145,8 @@ func TestBadInput(t *testing.T) {
 }
 
 func TestWhatIsStored(t *testing.T) {
+	w := newWorld(t)
+	p := w.start("public", nil)
 	for name, c := range map[string]struct{ body, want string }{
 		"surrogates and NUL": {`{"messageId":"m","channelUserId":"u","text":"a\u0000b\ud83d","metadata":{"k\u0000":"v\u0000\udc00"}}`, `m u u ab` + "\uFFFD" + ` {"k": "v` + "\uFFFD" + `"}`},
 		"last of two keys":   {`{"messageId":"m","channelUserId":"u","text":"first","text":"last","metadata":{"a":1,"a":2}}`, `m u u last {"a": 2}`},
@@ -152,12 +155,11 @@ func TestWhatIsStored(t *testing.T) {
 		"marks in the ids":   {`{"messageId":"wamid.A/+=ü","channelUserId":"+1 555","chat":"☎","text":"t"}`, `wamid.A/+=ü +1 555 ☎ t {}`},
 	} {
 		t.Run(name, func(t *testing.T) {
-			w := newWorld(t)
-			w.hook("hook", harness.ChannelSpec{})
-			if a := w.start("public", nil).post("hook", c.body); a.status != http.StatusAccepted {
+			w.hook(name, harness.ChannelSpec{})
+			if a := p.post(url.PathEscape(name), c.body); a.status != http.StatusAccepted {
 				t.Fatalf("%d %s", a.status, a.body)
 			}
-			if got := w.query(`SELECT concat_ws(' ', m.provider_id, m.channel_user_id, s.chat, m.text, m.metadata) FROM messages m JOIN sessions s USING (session_id)`); got != c.want {
+			if got := w.query(`SELECT concat_ws(' ', m.provider_id, m.channel_user_id, s.chat, m.text, m.metadata) FROM messages m JOIN sessions s USING (session_id) WHERE s.account = $1`, name); got != c.want {
 				t.Errorf("stored %q, want %q", got, c.want)
 			}
 		})

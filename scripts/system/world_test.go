@@ -17,6 +17,7 @@ import (
 	"testing"
 	"time"
 
+	cloudevents "github.com/cloudevents/sdk-go/v2/event"
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"tuluat.ai/harness/scripts/internal/devcluster"
@@ -355,4 +356,10 @@ func (w *world) sandboxEnv(env map[string]string, bin string) {
 func closeAll(body io.ReadCloser) {
 	_, _ = io.Copy(io.Discard, io.LimitReader(body, 1<<20)) // so that the connection is used again
 	_ = body.Close()
+}
+
+func (w *world) published(e cloudevents.Event) {
+	if w.plan.onPublish != nil {
+		w.plan.onPublish(e.Type())
+	}
 }

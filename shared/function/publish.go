@@ -60,7 +60,7 @@ func (p *Publisher) Post(ctx context.Context, target string, e event.Event) erro
 	if err != nil {
 		return err
 	}
-	ctx, cancel := context.WithTimeoutCause(context.WithoutCancel(ctx), publishTime, fmt.Errorf("publish deadline of %s", publishTime))
+	ctx, cancel := context.WithTimeoutCause(context.WithoutCancel(ctx), publishTime, fmt.Errorf("publish deadline of %s: %w", publishTime, context.DeadlineExceeded))
 	defer cancel()
 	request, err := newRequest(ctx, target, ce)
 	if err != nil {

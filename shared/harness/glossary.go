@@ -229,6 +229,8 @@ func standing() []Word {
 		{Name: "key", Meaning: "which entry of a secret", Key: "key"},
 		{Name: "traceparent", Meaning: "the W3C trace context of what set this off", Column: "traceparent", Extension: "traceparent"},
 		{Name: "partitionkey", Meaning: "what a broker keeps in order: the session", Extension: "partitionkey"},
+		{Name: "found", Meaning: "how many a sweep found of one kind", Key: "found"},
+		{Name: "left", Meaning: "how many a sweep left for later", Key: "left"},
 	}
 }
 
@@ -261,7 +263,7 @@ func values() []Word {
 		{Name: "blocked", Meaning: "stopped by a limit or a loop", Value: "BLOCKED"},
 		{Name: "failed", Meaning: "ended otherwise than meant", Value: "FAILED"},
 		{Name: "cancelled", Meaning: "ended by someone", Value: "CANCELLED"},
-		{Name: "done", Meaning: "over; the result says how it went", Value: "DONE"},
+		{Name: "done", Meaning: "over; the result says how it went", Key: "done", Value: "DONE"},
 		{Name: "denied", Meaning: "not allowed", Value: "DENIED"},
 		{Name: "expired", Meaning: "nobody decided in time", Value: "EXPIRED"},
 		{Name: "approved", Meaning: "a human said yes", Value: "APPROVED"},

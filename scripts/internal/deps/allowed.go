@@ -11,7 +11,7 @@ func Allowed(program string) []string {
 	case prefix + "functions/sandbox-exec", prefix + "functions/reaper-cron":
 		return slices.Concat(shell, store)
 	case prefix + "functions/agent-status":
-		return slices.Concat(shell, store, yaml)
+		return slices.Concat(shell, store, yaml, jsonPath)
 	case prefix + "functions/webhook-ingest":
 		return slices.Concat(shell, store, jsonPath)
 	case prefix + "functions/dead-letter":
@@ -25,16 +25,65 @@ func Allowed(program string) []string {
 }
 
 // What shared/function brings: events in and out, metrics.
-var shell = []string{}
+var shell = []string{
+	"github.com/cloudevents/sdk-go/v2",
+	"github.com/json-iterator/go", // the SDK's
+	"github.com/modern-go/concurrent",
+	"github.com/modern-go/reflect2",
+	"go.uber.org/multierr",
+	"go.uber.org/zap",
+
+	"github.com/prometheus/client_golang",
+	"github.com/beorn7/perks", // Prometheus'
+	"github.com/cespare/xxhash/v2",
+	"github.com/munnerz/goautoneg",
+	"github.com/prometheus/client_model",
+	"github.com/prometheus/common",
+	"github.com/prometheus/procfs",
+	"golang.org/x/sys",
+	"google.golang.org/protobuf",
+}
 
 // What shared/postgres brings.
-var store = []string{}
+var store = []string{
+	"github.com/jackc/pgx/v5",
+	"github.com/jackc/pgpassfile", // pgx's
+	"github.com/jackc/pgservicefile",
+	"github.com/jackc/puddle/v2",
+	"golang.org/x/sync",
+	"golang.org/x/text",
+
+	"github.com/pressly/goose/v3",
+	"github.com/mfridman/interpolate", // goose's
+	"github.com/sethvargo/go-retry",
+}
 
 // The two providers' official SDKs and what they need.
-var models = []string{}
+var models = []string{
+	"github.com/anthropics/anthropic-sdk-go/v2",
+	"github.com/openai/openai-go/v3",
+	"github.com/bahlo/generic-list-go",
+	"github.com/buger/jsonparser",
+	"github.com/coder/websocket",
+	"github.com/go-logr/logr",
+	"github.com/go-logr/stdr",
+	"github.com/invopop/jsonschema",
+	"github.com/pb33f/ordered-map/v2",
+	"github.com/standard-webhooks/standard-webhooks/libraries",
+	"github.com/tidwall/gjson",
+	"github.com/tidwall/match",
+	"github.com/tidwall/pretty",
+	"github.com/tidwall/sjson",
+	"go.opentelemetry.io/auto/sdk",
+	"go.opentelemetry.io/otel",
+	"go.opentelemetry.io/otel/log",
+	"go.opentelemetry.io/otel/metric",
+	"go.opentelemetry.io/otel/trace",
+	"go.yaml.in/yaml/v4",
+}
 
 // Agents are written in YAML.
-var yaml = []string{}
+var yaml = []string{"go.yaml.in/yaml/v3"}
 
 // A hook's JSON is mapped by RFC 9535 JSONPath.
-var jsonPath = []string{}
+var jsonPath = []string{"github.com/theory/jsonpath"}

@@ -2,6 +2,7 @@ package localpg
 
 import (
 	"context"
+	"errors"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -31,4 +32,15 @@ func (s *Server) command(ctx context.Context, program string, args ...string) *e
 	cmd.SysProcAttr = attributes
 	cmd.Env = []string{"PATH=" + os.Getenv("PATH"), "LC_ALL=C.UTF-8", "TZ=UTC"}
 	return cmd
+}
+
+// checkRoot says what root lacks to run a server.
+func checkRoot() error {
+	if os.Geteuid() != 0 {
+		return nil
+	}
+	if _, err := exec.LookPath("bwrap"); err != nil {
+		return errors.New("PostgreSQL refuses to run as root, and bubblewrap, which would help, is missing; install it with:\n\n    apt-get install -y bubblewrap\n")
+	}
+	return nil
 }

@@ -4,6 +4,7 @@ package localpg
 
 import (
 	"context"
+	"errors"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -18,4 +19,12 @@ func (s *Server) command(ctx context.Context, program string, args ...string) *e
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
 	cmd.Env = []string{"PATH=" + os.Getenv("PATH"), "LC_ALL=en_US.UTF-8", "TZ=UTC"}
 	return cmd
+}
+
+// checkRoot says what root lacks to run a server.
+func checkRoot() error {
+	if os.Geteuid() == 0 {
+		return errors.New("PostgreSQL refuses to run as root: start this as another user")
+	}
+	return nil
 }

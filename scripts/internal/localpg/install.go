@@ -27,19 +27,22 @@ type Install struct {
 	Version int    // major version
 }
 
-// Find returns the newest usable install: of the folders where distributions
-// put them, else the one on PATH. It returns ErrMissing if there is none.
+// Find returns the newest usable install of the folders where distributions put
+// them, the folder POSTGRES_BIN names, and the one on PATH. It returns ErrMissing if there is none.
 func Find() (Install, error) {
 	folders, err := filepath.Glob("/usr/lib/postgresql/*/bin")
 	if err != nil {
 		return Install{}, err
 	}
-	for _, pattern := range []string{"/usr/pgsql-*/bin", "/opt/homebrew/opt/postgresql@*/bin", "/usr/local/opt/postgresql@*/bin"} {
+	for _, pattern := range []string{"/usr/pgsql-*/bin", "/usr/libexec/postgresql*", "/opt/homebrew/opt/postgresql@*/bin", "/usr/local/opt/postgresql@*/bin"} {
 		more, err := filepath.Glob(pattern)
 		if err != nil {
 			return Install{}, err
 		}
 		folders = append(folders, more...)
+	}
+	if bin := os.Getenv("POSTGRES_BIN"); bin != "" {
+		folders = append(folders, bin)
 	}
 	if onPath, err := exec.LookPath("initdb"); err == nil {
 		if real, err := filepath.EvalSymlinks(onPath); err == nil {

@@ -53,6 +53,9 @@ func Start(ctx context.Context, o Options) (*Server, error) {
 	if err != nil {
 		return nil, err
 	}
+	if err := checkRoot(); err != nil {
+		return nil, err
+	}
 	s := &Server{install: install, o: o}
 	if s.o.Dir, err = filepath.Abs(o.Dir); err != nil {
 		return nil, err

@@ -17,6 +17,7 @@ import (
 	rbacv1 "k8s.io/api/rbac/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	eventingv1 "knative.dev/eventing/pkg/apis/eventing/v1"
+	"knative.dev/eventing/pkg/apis/feature"
 	sourcesv1 "knative.dev/eventing/pkg/apis/sources/v1"
 	"knative.dev/pkg/apis"
 	kjson "sigs.k8s.io/json"
@@ -104,7 +105,11 @@ func (s *Set) readObject(file string, node *yaml.Node) error {
 		return fmt.Errorf("%s:%d: metadata needs a name and a namespace", file, lineOf(node, "metadata"))
 	}
 	if v, ok := object.(validated); ok {
-		if errs := v.Validate(context.Background()); errs != nil {
+		ctx, err := defaultFeatures(context.Background())
+		if err != nil {
+			return err
+		}
+		if errs := v.Validate(ctx); errs != nil {
 			return fieldErrors(file, node, errs)
 		}
 	}
@@ -113,6 +118,16 @@ func (s *Set) readObject(file string, node *yaml.Node) error {
 		key: head.Kind + " " + head.Metadata.Namespace + "/" + head.Metadata.Name, at: fmt.Sprintf("%s:%d", file, node.Line),
 	})
 	return nil
+}
+
+// defaultFeatures switches eventing's features as its own webhook does where
+// nobody has configured them.
+func defaultFeatures(ctx context.Context) (context.Context, error) {
+	flags, err := feature.NewFlagsConfigFromMap(map[string]string{})
+	if err != nil {
+		return nil, err
+	}
+	return feature.ToContext(ctx, flags), nil
 }
 
 // newObject returns an empty object of the kind and what adds it to the set

@@ -157,7 +157,7 @@ func (s *Service) Validate(context.Context) *apis.FieldError {
 	for _, annotation := range []string{MinScale, MaxScale} {
 		n, err := s.Scale(annotation)
 		if err != nil || n < 0 || (annotation == MaxScale && n == 0) {
-			errs = errs.Also(apis.ErrInvalidValue(template.Annotations[annotation], "annotations").ViaField("metadata", "template", "spec"))
+			errs = errs.Also(apis.ErrInvalidValue(template.Annotations[annotation], "annotations").ViaField("spec", "template", "metadata"))
 		}
 	}
 	return errs.Also(template.Spec.validate().ViaField("spec", "template", "spec"))

@@ -140,18 +140,38 @@ func enable(parent string) error {
 	return nil
 }
 
+const probePrefix = "tuluat-probe-"
+
+// makeProbe makes a cgroup to try things with, and first removes those of
+// processes that were killed while they tried.
+func makeProbe(parent string) (string, error) {
+	old, err := filepath.Glob(filepath.Join(parent, probePrefix+"*"))
+	if err != nil {
+		return "", err
+	}
+	for _, dir := range old {
+		number, _, _ := strings.Cut(strings.TrimPrefix(filepath.Base(dir), probePrefix), "-")
+		pid, err := strconv.Atoi(number)
+		if err != nil || errors.Is(unix.Kill(pid, 0), unix.ESRCH) {
+			_ = unix.Rmdir(dir) // another may be at it as well
+		}
+	}
+	return os.MkdirTemp(parent, fmt.Sprintf("%s%d-", probePrefix, os.Getpid()))
+}
+
+// probe reports whether cgroups can be made there.
 func probe(parent string) error {
-	dir, err := os.MkdirTemp(parent, "tuluat-probe-")
+	dir, err := makeProbe(parent)
 	if err != nil {
 		return err
 	}
-	return os.Remove(dir)
+	return unix.Rmdir(dir)
 }
 
 // joinable reports whether a process of ours may move into a cgroup made there:
 // version 2 asks for more than the right to make it.
 func joinable(parent string) error {
-	dir, err := os.MkdirTemp(parent, "tuluat-probe-")
+	dir, err := makeProbe(parent)
 	if err != nil {
 		return err
 	}

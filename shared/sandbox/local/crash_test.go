@@ -345,10 +345,23 @@ func TestMissingTools(t *testing.T) {
 	if err := os.WriteFile(filepath.Join(dir, "bwrap"), []byte("#!/bin/sh\necho 'No permissions to create new namespace' >&2\nexit 1\n"), 0o755); err != nil {
 		t.Fatal(err)
 	}
-	_, err = local.New(local.Options{Dir: filepath.Join(dir, "s"), Runner: runner})
-	if sandbox.ReasonOf(err) != sandbox.ReasonRefused || harness.KindOf(err) != harness.Unavailable || !strings.Contains(harness.MessageOf(err), "sysctl") {
-		t.Errorf("refused: %v", err)
+	d, err := local.New(local.Options{Dir: filepath.Join(dir, "s"), Runner: runner})
+	if err != nil {
+		t.Fatal(err)
 	}
+	for what, err := range map[string]error{"check": d.Check(t.Context()), "start": startOnly(t, d)} {
+		if sandbox.ReasonOf(err) != sandbox.ReasonRefused || harness.KindOf(err) != harness.Unavailable || !strings.Contains(harness.MessageOf(err), "sysctl") {
+			t.Errorf("refused, %s: %v", what, err)
+		}
+	}
+	if found, err := d.List(t.Context()); err != nil || len(found) > 0 {
+		t.Errorf("left: %v, %v", found, err)
+	}
+}
+
+func startOnly(t *testing.T, d *local.Driver) error {
+	_, err := d.Start(t.Context(), sandboxtest.New(sandboxtest.Spec()))
+	return err
 }
 
 func TestBadOptionsAndSpecs(t *testing.T) {

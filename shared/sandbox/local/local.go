@@ -16,6 +16,8 @@ import (
 	"path/filepath"
 	"regexp"
 	"strings"
+	"sync"
+	"syscall"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -32,15 +34,20 @@ type Options struct {
 	Log    *slog.Logger
 }
 
-// Driver keeps the sandboxes of one folder. It has no state in memory: any
-// number of processes may have one for the same folder.
+// Driver keeps the sandboxes of one folder. What it holds in memory is only
+// what the machine told it: any number of processes may have one for the same
+// folder.
 type Driver struct {
 	dir    string
-	runner string // our copy, readable for the sandbox's user
+	source string // the runner as it was given
 	binds  []bind
-	limits limiter
 	drop   bool // this process is root: sandboxes run as another uid
 	log    *slog.Logger
+
+	mu       sync.Mutex // guards what prepare finds out
+	prepared bool
+	runner   string // our copy, readable for the sandbox's user
+	limits   limiter
 }
 
 var _ sandbox.Driver = (*Driver)(nil)
@@ -58,13 +65,14 @@ var (
 	errLocked = errors.New("still locked")
 )
 
-// New returns a Driver. It fails, with what to do about it, when the machine
-// lacks bubblewrap or refuses user namespaces.
+// New returns a Driver. It fails, with what to do about it, when an option is
+// wrong or the machine lacks bubblewrap. It starts nothing and is quick; Check
+// finds out whether the machine refuses what sandboxes need.
 func New(o Options) (*Driver, error) {
 	if o.Log == nil {
 		o.Log = slog.New(slog.DiscardHandler)
 	}
-	d := &Driver{dir: o.Dir, drop: os.Geteuid() == 0, log: o.Log}
+	d := &Driver{dir: o.Dir, source: o.Runner, drop: os.Geteuid() == 0, log: o.Log}
 	if !filepath.IsAbs(o.Dir) {
 		return nil, sandbox.Fail(harness.Invalid, sandbox.ReasonSpec, "the sandbox folder must be an absolute path", nil)
 	}
@@ -79,15 +87,11 @@ func New(o Options) (*Driver, error) {
 		}
 		d.binds = append(d.binds, bind{host, inside})
 	}
+	if info, err := os.Stat(o.Runner); err != nil || !info.Mode().IsRegular() {
+		return nil, sandbox.Fail(harness.Invalid, sandbox.ReasonMissingTool, "there is no runner binary at "+o.Runner+": build functions/sandbox-exec/runner", err)
+	}
 	if err := d.checkTools(); err != nil {
 		return nil, err
-	}
-	if err := d.prepare(o.Runner); err != nil {
-		return nil, err
-	}
-	var err error
-	if d.limits, err = findLimiter(); err != nil {
-		d.log.Warn("no cgroup is writable here: sandboxes are limited per process only, by rlimits", "error", err)
 	}
 	return d, nil
 }
@@ -105,7 +109,13 @@ func (d *Driver) checkTools() error {
 				"%s is needed for local sandboxes: apt-get install %[2]s (or dnf install %[2]s, apk add %[2]s)", tool, packages[tool]), err)
 		}
 	}
-	ctx, cancel := context.WithTimeoutCause(context.Background(), 20*time.Second, errors.New("probe of bubblewrap"))
+	return nil
+}
+
+// Check makes an empty sandbox and fails, with what to do about it, when this
+// machine refuses it.
+func (d *Driver) Check(ctx context.Context) error {
+	ctx, cancel := context.WithTimeoutCause(ctx, 20*time.Second, errors.New("probe of bubblewrap"))
 	defer cancel()
 	argv := append(d.dropArgs(), "bwrap", "--unshare-user", "--unshare-all", "--disable-userns", "--ro-bind", "/", "/", "true")
 	if out, err := exec.CommandContext(ctx, argv[0], argv[1:]...).CombinedOutput(); err != nil {
@@ -126,8 +136,27 @@ func (d *Driver) dropArgs() []string {
 	return []string{"setpriv", "--reuid", id, "--regid", id, "--clear-groups", "--inh-caps=-all"}
 }
 
-// prepare makes the folder and what all sandboxes share in it.
-func (d *Driver) prepare(runner string) error {
+// prepare does once per process what every sandbox needs: it makes the folder
+// and what all sandboxes share in it, and looks for cgroups. A failure is tried
+// again the next time.
+func (d *Driver) prepare() error {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if d.prepared {
+		return nil
+	}
+	if err := d.prepareFolder(); err != nil {
+		return err
+	}
+	var err error
+	if d.limits, err = findLimiter(); err != nil {
+		d.log.Warn("no cgroup is writable here: sandboxes are limited per process only, by rlimits", "error", err)
+	}
+	d.prepared = true
+	return nil
+}
+
+func (d *Driver) prepareFolder() error {
 	for _, dir := range []string{d.dir, filepath.Join(d.dir, ".bin"), filepath.Join(d.dir, ".etc"), filepath.Join(d.dir, ".lock")} {
 		if err := os.MkdirAll(dir, 0o711); err != nil {
 			return sandbox.Fail(harness.Unavailable, sandbox.ReasonStartFailed, "the sandbox folder cannot be made", err)
@@ -148,7 +177,7 @@ func (d *Driver) prepare(runner string) error {
 		}
 	}
 	var err error
-	if d.runner, err = copyRunner(runner, filepath.Join(d.dir, ".bin")); err != nil {
+	if d.runner, err = copyRunner(d.source, filepath.Join(d.dir, ".bin")); err != nil {
 		return sandbox.Fail(harness.Invalid, sandbox.ReasonMissingTool, "the runner binary cannot be read: build functions/sandbox-exec/runner", err)
 	}
 	return nil
@@ -173,6 +202,10 @@ func copyRunner(from, dir string) (string, error) {
 	if _, err := source.Seek(0, io.SeekStart); err != nil {
 		return "", err
 	}
+	// A process forked while we write would hold the file open for writing for a
+	// moment, and what is open for writing cannot be executed.
+	syscall.ForkLock.RLock()
+	defer syscall.ForkLock.RUnlock()
 	return to, writeFile(to, source, 0o755)
 }
 

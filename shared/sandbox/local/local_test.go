@@ -3,6 +3,7 @@
 package local_test
 
 import (
+	"context"
 	"fmt"
 	"log/slog"
 	"os"
@@ -53,6 +54,9 @@ func buildAndRun(m *testing.M) (int, error) {
 		return 0, fmt.Errorf("build the runner: %w: %s", err, out)
 	}
 	code := m.Run()
+	if left := staleProbes(); len(left) > 0 {
+		return 1, fmt.Errorf("cgroups left by processes that are dead: %v", left)
+	}
 	if err := goleak.Find(); err != nil && code == 0 {
 		return 1, err
 	}
@@ -117,4 +121,34 @@ func TestSuite(t *testing.T) {
 			},
 		}
 	})
+}
+
+// staleProbes makes one more driver find its cgroups, which removes what killed
+// processes left of their own search, and returns what it did not remove.
+func staleProbes() (left []string) {
+	dir, err := os.MkdirTemp("", "ts")
+	if err != nil {
+		return []string{err.Error()}
+	}
+	defer os.RemoveAll(dir)
+	if err := os.Chmod(dir, 0o755); err != nil {
+		return []string{err.Error()}
+	}
+	d, err := local.New(local.Options{Dir: filepath.Join(dir, "s"), Runner: runner})
+	if err != nil {
+		return []string{err.Error()}
+	}
+	if err := d.Terminate(context.Background(), sandbox.Sandbox{Name: "none"}); err != nil {
+		return []string{err.Error()}
+	}
+	for _, pattern := range []string{"/sys/fs/cgroup/tuluat-probe-*", "/sys/fs/cgroup/*/tuluat-probe-*"} {
+		probes, _ := filepath.Glob(pattern)
+		for _, p := range probes {
+			pid, _, _ := strings.Cut(strings.TrimPrefix(filepath.Base(p), "tuluat-probe-"), "-")
+			if _, err := os.Stat("/proc/" + pid); err != nil {
+				left = append(left, p)
+			}
+		}
+	}
+	return left
 }

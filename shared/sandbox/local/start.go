@@ -41,6 +41,9 @@ func (d *Driver) Start(ctx context.Context, sb sandbox.Sandbox) (string, error) 
 	case !sb.ExpiresAt.After(now):
 		return "", sandbox.Fail(harness.Invalid, sandbox.ReasonSpec, "the sandbox would end before it starts", nil)
 	}
+	if err := d.prepare(); err != nil {
+		return "", err
+	}
 	ctx, cancel := context.WithTimeoutCause(ctx, startBound, errors.New("start of a local sandbox"))
 	defer cancel()
 	unlock, err := d.lock(ctx, sb.Name)
@@ -100,6 +103,9 @@ func (d *Driver) create(ctx context.Context, p place, sb sandbox.Sandbox, now ti
 	}
 	pid, err := d.launch(ctx, p, sb, st, now)
 	if err != nil {
+		if refused := d.Check(ctx); refused != nil && ctx.Err() == nil {
+			return state{}, refused // the machine's fault, and there is something to do about it
+		}
 		return failed("launch it", err)
 	}
 	if st.Process, err = identify(pid); err != nil {

@@ -21,6 +21,9 @@ import (
 // Stream runs the runner on this machine, outside, against the sandbox's
 // socket.
 func (d *Driver) Stream(ctx context.Context, sb sandbox.Sandbox, argv []string, stdin io.Reader, stdout, stderr io.Writer) error {
+	if err := d.prepare(); err != nil {
+		return err
+	}
 	p, _, err := d.living(sb)
 	if err != nil {
 		return err

@@ -21,6 +21,9 @@ func (d *Driver) Terminate(ctx context.Context, sb sandbox.Sandbox) error {
 	if !validName.MatchString(sb.Name) {
 		return nil // nothing can have this name
 	}
+	if err := d.prepare(); err != nil {
+		return err
+	}
 	unlock, err := d.lock(ctx, sb.Name)
 	if err != nil {
 		return err
@@ -98,6 +101,9 @@ func (d *Driver) killAll(ctx context.Context, st state, alive *os.File) error {
 // in part.
 func (d *Driver) List(_ context.Context) ([]sandbox.Found, error) {
 	entries, err := os.ReadDir(d.dir)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, nil // no sandbox was ever started here
+	}
 	if err != nil {
 		return nil, harness.Wrap(harness.Unavailable, err, "the sandbox folder cannot be read")
 	}

@@ -315,7 +315,9 @@ func TestSandboxGone(t *testing.T) {
 				m.dead = true
 				m.mu.Unlock()
 				cancel()
-				<-done
+				if err := <-done; err == nil {
+					t.Fatal("a dead process says that all is well")
+				}
 			}
 			if err := w.driver.Terminate(context.Background(), w.sandboxOf(e)); err != nil {
 				t.Fatal(err)

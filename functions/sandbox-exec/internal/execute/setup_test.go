@@ -169,7 +169,7 @@ func (w *world) ask(session, command string, change ...func(*harness.SandboxSpec
 func (w *world) deliver(e event.Event) {
 	w.Helper()
 	if err := execute.New(w.options).ExecutionRequested(context.Background(), e); err != nil {
-		w.Fatalf("delivery of %s: %v", e.ID, err)
+		w.Errorf("delivery of %s: %v", e.ID, err)
 	}
 }
 
@@ -204,9 +204,7 @@ func (w *world) dump() map[string][]string {
 		}
 		all[table] = texts
 	}
-	for _, name := range w.existing() {
-		all["existing"] = append(all["existing"], name)
-	}
+	all["existing"] = w.existing()
 	return all
 }
 

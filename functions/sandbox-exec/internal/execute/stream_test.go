@@ -65,8 +65,10 @@ func TestOutputIsStoredInPieces(t *testing.T) {
 		t.Fatal(err)
 	}
 	want := []postgres.OutputPiece{
-		{Stream: "stdout", Start: 0, Data: []byte("ab")}, {Stream: "stderr", Start: 10, Data: []byte("x")},
-		{Stream: "stdout", Start: 2, Data: []byte("c")}, {Stream: "stdout", Start: 3, Data: []byte("d")},
+		{Stream: "stdout", Start: 0, Data: []byte("ab")},
+		{Stream: "stderr", Start: 10, Data: []byte("x")},
+		{Stream: "stdout", Start: 2, Data: []byte("c")},
+		{Stream: "stdout", Start: 3, Data: []byte("d")},
 	}
 	if diff := cmp.Diff(want, append(s.pieces, rest...)); diff != "" {
 		t.Error(diff)

@@ -59,6 +59,7 @@ func (i *ingest) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 
 func (i *ingest) take(w http.ResponseWriter, r *http.Request) (postgres.Accepted, error) {
 	if r.Method != http.MethodPost {
+		w.Header().Set("Allow", http.MethodPost)
 		return postgres.Accepted{}, refuse(http.StatusMethodNotAllowed, "POST a message here")
 	}
 	if r.ContentLength > maxBody {

@@ -26,9 +26,6 @@ var errUnknownHook = refuse(http.StatusNotFound, "there is no such hook")
 func writeError(w http.ResponseWriter, log *slog.Logger, hook string, err error) int {
 	if r, ok := errors.AsType[*refusal](err); ok {
 		log.Debug("request refused", "status", r.status, "err", r.detail)
-		if r.status == http.StatusMethodNotAllowed {
-			w.Header().Set("Allow", http.MethodPost)
-		}
 		function.WriteProblem(w, r.status, r.detail)
 		return r.status
 	}

@@ -64,6 +64,7 @@ func (s *stream) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 
 func (s *stream) open(w http.ResponseWriter, r *http.Request) (*reader, error) {
 	if r.Method != http.MethodGet {
+		w.Header().Set("Allow", http.MethodGet)
 		return nil, refuse(http.StatusMethodNotAllowed, "GET a stream here")
 	}
 	name := r.PathValue("name")

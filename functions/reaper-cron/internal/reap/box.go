@@ -1,0 +1,91 @@
+package reap
+
+import (
+	"context"
+	"errors"
+	"sync"
+	"time"
+
+	"tuluat.ai/harness/shared/postgres"
+)
+
+// box bounds one run of an item: when its time is over, or the process drains,
+// it begins nothing more. What has begun is finished.
+type box struct {
+	ctx    context.Context
+	until  time.Time
+	reaper *Reaper
+
+	mu          sync.Mutex
+	found, done int
+}
+
+func (b *box) over() bool {
+	return b.ctx.Err() != nil || b.reaper.stopped() || !b.reaper.Now().Before(b.until)
+}
+
+func (b *box) count(found, done int) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.found, b.done = b.found+found, b.done+done
+}
+
+func (b *box) finding() postgres.Finding {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return postgres.Finding{Found: b.found, Done: b.done, Left: b.found - b.done}
+}
+
+// batches calls take until it finds less than a batch or the box is over. take
+// must not find again what it has found.
+func (b *box) batches(take func() (found int, err error)) error {
+	for !b.over() {
+		found, err := take()
+		if err != nil || found < b.reaper.Batch {
+			return err
+		}
+	}
+	return nil
+}
+
+// rows is batches for statements that do all they find.
+func (b *box) rows(take func(limit int) (int, error)) error {
+	return b.batches(func() (int, error) {
+		n, err := take(b.reaper.Batch)
+		b.count(n, n)
+		return n, err
+	})
+}
+
+// workers bound how many network calls one item has open.
+const workers = 16
+
+// each does one thing with every element, some at a time, counts what succeeded,
+// and returns the failures joined. Elements whose turn comes after the end of
+// the box are left.
+func each[T any](b *box, elements []T, do func(T) error) error {
+	b.count(len(elements), 0)
+	next := make(chan T)
+	failures := make([]error, min(workers, len(elements)))
+	var running sync.WaitGroup
+	for i := range failures {
+		running.Go(func() {
+			for element := range next {
+				if b.over() {
+					continue
+				}
+				if err := guard(func() error { return do(element) }); err != nil {
+					failures[i] = errors.Join(failures[i], err)
+					continue
+				}
+				b.count(0, 1)
+			}
+		})
+	}
+	for _, element := range elements {
+		next <- element
+	}
+	close(next)
+	running.Wait()
+	return errors.Join(failures...)
+}

@@ -1,0 +1,208 @@
+// Package reap is the sweep: one pass at a time over everything that is due,
+// stuck, expired or leaked. A pass is a list of independent items, each bounded
+// in rows and time; one that fails stops no other. Every item selects by state,
+// so a pass that was missed, doubled or killed half-way needs no repair: the
+// next one finds what is left. Nothing holds a transaction over a network call.
+package reap
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"runtime/debug"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	"tuluat.ai/harness/shared/event"
+	"tuluat.ai/harness/shared/harness"
+	"tuluat.ai/harness/shared/postgres"
+	"tuluat.ai/harness/shared/sandbox"
+)
+
+// Store is what the sweep reads and writes.
+type Store interface {
+	ClaimSweep(ctx context.Context, lease postgres.Lease) (postgres.SweepClaim, error)
+	ExtendSweep(ctx context.Context, c postgres.SweepClaim, lease postgres.Lease) error
+	ReportSweep(ctx context.Context, c postgres.SweepClaim, took time.Duration, findings map[string]postgres.Finding, full bool) error
+	ReleaseSweep(ctx context.Context, c postgres.SweepClaim) error
+	NextDue(ctx context.Context, within time.Duration) (time.Duration, bool, error)
+
+	SessionsUnheard(ctx context.Context, limit int) ([]postgres.Unheard, error)
+	TakeUnheard(ctx context.Context, limit int) ([]postgres.Unheard, error)
+	ExecutionsDue(ctx context.Context, limit int) ([]event.Event, error)
+	RepliesDue(ctx context.Context, limit int) ([]event.Event, error)
+	KeepAnnouncing(ctx context.Context, events []event.Event) error
+
+	SandboxesToEnd(ctx context.Context, limit int) ([]postgres.SandboxRecord, error)
+	LiveSandboxes(ctx context.Context) ([]postgres.SandboxRecord, error)
+	SandboxGone(ctx context.Context, id harness.SandboxID, agent harness.AgentName, reason string) ([]event.Event, error)
+	EndOrphans(ctx context.Context, lease postgres.Lease, limit int) ([]event.Event, error)
+
+	CompleteIdle(ctx context.Context, limit int) (int, error)
+	CreateLogPartitions(ctx context.Context, days int) (int, error)
+	DeleteOldInbox(ctx context.Context, keep time.Duration, limit int) (int, error)
+	DeleteOldReports(ctx context.Context, keep time.Duration, limit int) (int, error)
+	DeleteMootAnnouncements(ctx context.Context, limit int) (int, error)
+}
+
+// Driver is what the sweep does to sandboxes.
+type Driver interface {
+	Terminate(ctx context.Context, sb sandbox.Sandbox) error
+	List(ctx context.Context) ([]sandbox.Found, error)
+}
+
+// Poster sends one event to one address.
+type Poster interface {
+	Post(ctx context.Context, target string, e event.Event) error
+	Broker() string
+}
+
+// Options are what a Reaper needs.
+type Options struct {
+	Store   Store
+	Driver  Driver
+	Poster  Poster
+	Direct  map[event.Type]string // subscribers, for what the broker does not deliver
+	Batch   int                   // rows an item takes at a time
+	Stay    time.Duration         // how long a request stays for short timers; 0: one pass
+	Owner   string                // in leases
+	Log     *slog.Logger
+	Metrics prometheus.Registerer
+	Now     func() time.Time
+	Stop    <-chan struct{} // closed when the process drains
+}
+
+// Reaper is the function.
+type Reaper struct {
+	Options
+	metrics *metrics
+}
+
+// New returns a Reaper.
+func New(o Options) *Reaper { return &Reaper{Options: o, metrics: newMetrics(o.Metrics, o.Now)} }
+
+const (
+	leaseTime = 30 * time.Second // of the sweep; extended while a pass runs
+	itemTime  = 15 * time.Second // after which an item begins nothing more
+	closeTime = 5 * time.Second  // for the last statement of a request that is over
+)
+
+// Ping runs one pass, then stays for timers that fall due soon. A pass that runs
+// elsewhere is a success here.
+func (r *Reaper) Ping(ctx context.Context, _ event.Event) error {
+	began := r.Now()
+	lease := postgres.Lease{Owner: r.Owner, For: leaseTime}
+	claim, err := r.Store.ClaimSweep(ctx, lease)
+	if errors.Is(err, postgres.ErrNothingDue) {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	r.metrics.claimed(claim.Age)
+	err = postgres.Keep(ctx, leaseTime, func(ctx context.Context) error { return r.Store.ExtendSweep(ctx, claim, lease) }, func(ctx context.Context) error {
+		if err := r.pass(ctx, claim); err != nil {
+			return err
+		}
+		return r.stay(ctx, began.Add(r.Stay))
+	})
+	closing, cancel := context.WithTimeoutCause(context.WithoutCancel(ctx), closeTime, errors.New("release of the sweep"))
+	defer cancel()
+	err = errors.Join(err, r.Store.ReleaseSweep(closing, claim))
+	if errors.Is(err, postgres.ErrLeaseLost) {
+		return nil // somebody else sweeps
+	}
+	return err
+}
+
+// item is one thing that a pass sweeps.
+type item struct {
+	name string
+	run  func(ctx context.Context, box *box) error
+}
+
+// items is every item, in the order of a pass: what people wait for first.
+func (r *Reaper) items() []item {
+	return append(r.timers(),
+		item{"sandboxes", r.endSandboxes},
+		item{"leaks", r.findLeaks},
+		item{"orphans", r.endOrphans},
+		item{"conversations", r.completeIdle},
+		item{"log_partitions", r.createPartitions},
+		item{"old_inbox", r.deleteInbox},
+		item{"old_announcements", r.deleteAnnouncements},
+		item{"old_reports", r.deleteReports},
+	)
+}
+
+// timers are the items that also run between passes.
+func (r *Reaper) timers() []item {
+	return []item{
+		{"sessions", r.wakeSessions},
+		{"announcements", r.repeatAnnouncements},
+		{"executions", r.wakeExecutions},
+		{"replies", r.wakeReplies},
+	}
+}
+
+// pass runs every item once and reports what they found.
+func (r *Reaper) pass(ctx context.Context, claim postgres.SweepClaim) error {
+	began := r.Now()
+	findings, full := r.run(ctx, r.items())
+	if errors.Is(context.Cause(ctx), postgres.ErrLeaseLost) {
+		return postgres.ErrLeaseLost
+	}
+	closing, cancel := context.WithTimeoutCause(context.WithoutCancel(ctx), closeTime, errors.New("report of the sweep"))
+	defer cancel()
+	if err := r.Store.ReportSweep(closing, claim, r.Now().Sub(began), findings, full); err != nil {
+		return err
+	}
+	if full {
+		r.metrics.completed()
+	}
+	r.Log.Info("pass over", "full", full, "took", r.Now().Sub(began).Round(time.Millisecond).String(), "findings", findings)
+	return nil
+}
+
+// run runs items one after the other. full is false when one failed or was not
+// begun because the process drains.
+func (r *Reaper) run(ctx context.Context, items []item) (map[string]postgres.Finding, bool) {
+	findings, full := map[string]postgres.Finding{}, true
+	for _, it := range items {
+		if r.stopped() || ctx.Err() != nil {
+			return findings, false
+		}
+		b := &box{ctx: ctx, until: r.Now().Add(itemTime), reaper: r}
+		err := guard(func() error { return it.run(ctx, b) })
+		finding := b.finding()
+		if err != nil {
+			finding.Error = harness.MessageOf(err)
+			full = false
+			r.Log.Error("item failed; the others go on", "item", it.name, "kind", string(harness.KindOf(err)), "err", err)
+		}
+		findings[it.name] = finding
+		r.metrics.item(it.name, finding)
+	}
+	return findings, full
+}
+
+func (r *Reaper) stopped() bool {
+	select {
+	case <-r.Stop:
+		return true
+	default:
+		return false
+	}
+}
+
+// guard turns a panic of do into an error: one item's fault is not the others'.
+func guard(do func() error) (err error) {
+	defer func() {
+		if reason := recover(); reason != nil {
+			err = harness.Wrap(harness.Internal, fmt.Errorf("panic: %v\n%s", reason, debug.Stack()), "internal error")
+		}
+	}()
+	return do()
+}

@@ -1,0 +1,35 @@
+package reap
+
+import (
+	"context"
+	"time"
+)
+
+const (
+	partitionDays = 14                  // log partitions made ahead: two weeks without a sweep lose nothing
+	inboxTime     = 30 * 24 * time.Hour // longer than any provider repeats an update
+	reportTime    = 7 * 24 * time.Hour
+)
+
+// completeIdle ends conversations that nobody has written to for their idle time.
+func (r *Reaper) completeIdle(ctx context.Context, b *box) error {
+	return b.rows(func(limit int) (int, error) { return r.Store.CompleteIdle(ctx, limit) })
+}
+
+func (r *Reaper) createPartitions(ctx context.Context, b *box) error {
+	made, err := r.Store.CreateLogPartitions(ctx, partitionDays)
+	b.count(made, made)
+	return err
+}
+
+func (r *Reaper) deleteInbox(ctx context.Context, b *box) error {
+	return b.rows(func(limit int) (int, error) { return r.Store.DeleteOldInbox(ctx, inboxTime, limit) })
+}
+
+func (r *Reaper) deleteAnnouncements(ctx context.Context, b *box) error {
+	return b.rows(func(limit int) (int, error) { return r.Store.DeleteMootAnnouncements(ctx, limit) })
+}
+
+func (r *Reaper) deleteReports(ctx context.Context, b *box) error {
+	return b.rows(func(limit int) (int, error) { return r.Store.DeleteOldReports(ctx, reportTime, limit) })
+}

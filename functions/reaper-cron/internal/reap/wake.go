@@ -1,0 +1,89 @@
+package reap
+
+import (
+	"context"
+	"errors"
+
+	"tuluat.ai/harness/shared/event"
+	"tuluat.ai/harness/shared/postgres"
+)
+
+// deaf is the attempt from which an announcement goes straight to its
+// subscriber: the broker has had it twice, and nobody has heard.
+const deaf = 3
+
+// wakeSessions wakes sessions that are due and that nobody has claimed in time.
+func (r *Reaper) wakeSessions(ctx context.Context, b *box) error {
+	return r.announce(ctx, b, func() ([]postgres.Unheard, error) { return r.Store.SessionsUnheard(ctx, r.Batch) })
+}
+
+// repeatAnnouncements repeats what nobody has acknowledged.
+func (r *Reaper) repeatAnnouncements(ctx context.Context, b *box) error {
+	return r.announce(ctx, b, func() ([]postgres.Unheard, error) { return r.Store.TakeUnheard(ctx, r.Batch) })
+}
+
+// wakeExecutions announces commands that are due and that nobody announces. The
+// store writes their outbox rows.
+func (r *Reaper) wakeExecutions(ctx context.Context, b *box) error {
+	return r.announce(ctx, b, func() ([]postgres.Unheard, error) {
+		events, err := r.Store.ExecutionsDue(ctx, r.Batch)
+		return first(events), err
+	})
+}
+
+// wakeReplies announces replies that are due and that nobody announces, and
+// gives them outbox rows, so that they are repeated until somebody sends them.
+func (r *Reaper) wakeReplies(ctx context.Context, b *box) error {
+	return r.announce(ctx, b, func() ([]postgres.Unheard, error) {
+		events, err := r.Store.RepliesDue(ctx, r.Batch)
+		if err == nil && len(events) > 0 {
+			err = r.Store.KeepAnnouncing(ctx, events)
+		}
+		return first(events), err
+	})
+}
+
+func first(events []event.Event) []postgres.Unheard {
+	unheard := make([]postgres.Unheard, len(events))
+	for i, e := range events {
+		unheard[i] = postgres.Unheard{Event: e, Attempts: 1}
+	}
+	return unheard
+}
+
+// announce takes batches of announcements and sends each. One that cannot be
+// sent is not lost: its row says when it is due again.
+func (r *Reaper) announce(ctx context.Context, b *box, take func() ([]postgres.Unheard, error)) error {
+	var failures error
+	err := b.batches(func() (int, error) {
+		unheard, err := take()
+		if err != nil {
+			return 0, err
+		}
+		failures = errors.Join(failures, each(b, unheard, func(u postgres.Unheard) error { return r.send(ctx, u) }))
+		return len(unheard), nil
+	})
+	return errors.Join(err, failures)
+}
+
+// send publishes u, or, when the broker has had it twice for nothing or refuses
+// it, posts it to its subscriber. A subscriber works within the request, longer
+// than we wait: no answer in time means that it was taken. A broker that does
+// not answer in time may have taken it too; the next attempt will tell.
+func (r *Reaper) send(ctx context.Context, u postgres.Unheard) error {
+	sink, direct := r.Direct[u.Type]
+	if !direct || u.Attempts < deaf {
+		err := r.Poster.Post(ctx, r.Poster.Broker(), u.Event)
+		if err == nil || !direct || late(err) {
+			return err
+		}
+		r.Log.Warn("the broker did not take an event; its subscriber gets it directly", "event", u.ID, "type", string(u.Type), "session", string(u.Session), "err", err)
+	}
+	r.metrics.direct.WithLabelValues(string(u.Type)).Inc()
+	if err := r.Poster.Post(ctx, sink, u.Event); !late(err) {
+		return err
+	}
+	return nil
+}
+
+func late(err error) bool { return errors.Is(err, context.DeadlineExceeded) }
