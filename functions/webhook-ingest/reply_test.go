@@ -8,6 +8,7 @@ import (
 	"io"
 	"net/http"
 	"net/http/httptest"
+	"reflect"
 	"slices"
 	"strings"
 	"sync"
@@ -312,7 +313,7 @@ func TestARetryHoldsTheOrderUntilItFails(t *testing.T) {
 			t.Fatal(err)
 		}
 		for _, again := range due {
-			if again.ID != e.ID || again.Channel != harness.ChannelWebhook || again.Payload != e.Payload {
+			if again.ID != e.ID || again.Channel != harness.ChannelWebhook || !reflect.DeepEqual(again.Payload, e.Payload) {
 				t.Fatalf("the sweep would say %+v, the first was %+v", again, e)
 			}
 			if a := p.do(cloudEvent(t, p.url+"/events", again)); a.status != http.StatusAccepted {

@@ -7,92 +7,171 @@ import (
 	"io"
 	"os"
 	"os/exec"
-	"path"
+	"path/filepath"
 	"strings"
-	"sync/atomic"
+	"sync"
+	"syscall"
 	"time"
 
-	"tuluat.ai/harness/scripts/internal/manifest"
+	"tuluat.ai/harness/scripts/dev/handover"
 )
 
-const runnerPackage = "tuluat.ai/harness/functions/sandbox-exec/runner"
+// platform is the package that plays the platform; its program has its name.
+const platform = "./scripts/dev/platform"
 
-// build compiles every function that the YAML names, with the local sandbox
-// driver, and the runner; it says how far it is while it works. The flags are
-// those of a plain `go build`, so that nothing is compiled twice for `go run`.
-func (s *system) build(ctx context.Context, set *manifest.Set) error {
-	packages := map[string]bool{}
-	for _, service := range set.Services {
-		packages[service.ImportPath()] = true
+// packages lists what is built: every function, the sandbox's runner and the
+// platform.
+func packages(root string) ([]string, error) {
+	mains, err := filepath.Glob(filepath.Join(root, "functions", "*", "main.go"))
+	if err != nil {
+		return nil, err
 	}
-	args := []string{"build", "-v", "-tags", "local", "-o", s.state.path("bin") + "/"}
-	for p := range packages {
-		args = append(args, p)
+	all := []string{platform, "./functions/sandbox-exec/runner"}
+	for _, main := range mains {
+		all = append(all, "./functions/"+filepath.Base(filepath.Dir(main)))
 	}
-	if err := s.compile(ctx, args); err != nil {
-		return err
-	}
-	return s.compile(ctx, []string{"build", "-v", "-o", s.state.path("bin") + "/", runnerPackage}, "CGO_ENABLED=0")
+	return all, nil
 }
 
-func (s *system) compile(ctx context.Context, args []string, env ...string) error {
-	cmd := exec.CommandContext(ctx, "go", args...)
-	cmd.Dir = s.cfg.repository
-	cmd.Env = append(os.Environ(), env...)
+// build compiles everything in one go command, which shares what the programs
+// have in common, and says every few seconds how far it is. Nothing but Go's own
+// caches decides what is compiled again. The flags are those of a plain
+// `CGO_ENABLED=0 go run`, so that both find each other's work in the cache.
+func build(ctx context.Context, h handover.Handover) error {
+	what, err := packages(h.Root)
+	if err != nil {
+		return err
+	}
+	begun := time.Now()
+	flags := []string{"-tags", "local", "-buildvcs=false"}
+	cmd := goCommand(ctx, h.Root, append(append([]string{"build", "-v", "-o", h.Bin() + "/"}, flags...), what...)...)
 	output, err := cmd.StderrPipe()
 	if err != nil {
 		return err
 	}
-	cmd.Stdout = io.Discard
 	if err := cmd.Start(); err != nil {
-		return fmt.Errorf("go: %w", err)
+		return err
 	}
-	stop := s.progress()
-	problems := s.read(output, &s.compiled)
+	p := &progress{begun: begun}
+	watching, stop := context.WithCancel(ctx)
+	var watch sync.WaitGroup
+	watch.Go(func() { p.report(watching) })
+	watch.Go(func() { p.count(watching, h.Root, append(append([]string{"list", "-deps"}, flags...), what...)) })
+	problems := p.read(output)
 	stop()
+	watch.Wait()
 	if err := cmd.Wait(); err != nil {
-		return fmt.Errorf("the functions do not compile:\n%s", strings.Join(problems, "\n"))
+		if ctx.Err() != nil {
+			return ctx.Err()
+		}
+		return fmt.Errorf("the build failed: %w\n%s", err, strings.Join(problems, "\n"))
+	}
+	if p.compiled > 0 {
+		say("built in %s (%d packages compiled)", time.Since(begun).Round(time.Second), p.compiled)
 	}
 	return nil
 }
 
-// read counts the packages that the compiler names, a line each, and keeps what
-// is not a package.
-func (s *system) read(output io.Reader, compiled *atomic.Int64) (problems []string) {
+// goCommand ends with all it started when ctx ends.
+func goCommand(ctx context.Context, root string, args ...string) *exec.Cmd {
+	cmd := exec.CommandContext(ctx, "go", args...)
+	cmd.Dir = root
+	cmd.Env = append(os.Environ(), "CGO_ENABLED=0")
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
+	cmd.Cancel = func() error { return syscall.Kill(-cmd.Process.Pid, syscall.SIGTERM) }
+	cmd.WaitDelay = 5 * time.Second
+	return cmd
+}
+
+// reportEvery is how long a person waits without a sign of life.
+const reportEvery = 3 * time.Second
+
+// progress is how far a build is.
+type progress struct {
+	begun time.Time
+
+	mu         sync.Mutex
+	downloaded int
+	compiled   int
+	total      int // packages in all, 0 while unknown; compiled ones are among them
+	last       string
+}
+
+// read follows the go command's output and returns what is neither a package
+// it compiled nor a module it downloaded: the compiler's complaints.
+func (p *progress) read(output io.Reader) (problems []string) {
 	lines := bufio.NewScanner(output)
 	lines.Buffer(nil, 1<<20)
 	for lines.Scan() {
 		line := lines.Text()
-		if line != "" && !strings.ContainsAny(line, " :#\t") {
-			compiled.Add(1)
-			continue
+		p.mu.Lock()
+		switch {
+		case strings.HasPrefix(line, "go: downloading "):
+			p.downloaded++
+			p.last = strings.TrimPrefix(line, "go: downloading ")
+		case strings.HasPrefix(line, "#") || strings.ContainsAny(line, " \t:"):
+			problems = append(problems, line)
+		default:
+			p.compiled++
+			p.last = line
 		}
-		problems = append(problems, line)
+		p.mu.Unlock()
 	}
 	return problems
 }
 
-// progress says every few seconds how many packages are compiled, until stop.
-func (s *system) progress() (stop func()) {
-	done, ended := make(chan struct{}), make(chan struct{})
-	began := time.Now()
-	go func() {
-		defer close(ended)
-		ticker := time.NewTicker(5 * time.Second)
-		defer ticker.Stop()
-		for {
-			select {
-			case <-done:
-				return
-			case <-ticker.C:
-				s.out.say("compiling the functions: %d packages so far, %s", s.compiled.Load(), time.Since(began).Round(time.Second))
-			}
+func (p *progress) report(ctx context.Context) {
+	ticker := time.NewTicker(reportEvery)
+	defer ticker.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-ticker.C:
+			say("%s", p.line(time.Now()))
 		}
-	}()
-	return func() { close(done); <-ended }
+	}
 }
 
-// binary is where build put the program of a main package.
-func (s *system) binary(importPath string) string {
-	return s.state.path("bin", path.Base(importPath))
+func (p *progress) line(now time.Time) string {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	took := now.Sub(p.begun).Round(time.Second)
+	switch {
+	case p.compiled == 0 && p.downloaded == 0:
+		return fmt.Sprintf("building, %s so far", took)
+	case p.compiled == 0:
+		return fmt.Sprintf("downloading modules, %s so far: %d (%s)", took, p.downloaded, p.last)
+	case p.total == 0:
+		return fmt.Sprintf("compiling, %s so far: %d packages (%s)", took, p.compiled, p.last)
+	}
+	return fmt.Sprintf("compiling, %s so far: %d of at most %d packages (%s)", took, p.compiled, p.total, p.last)
+}
+
+// count finds out how many packages there are. Without it the report only lacks
+// a number. It waits for the first package, because until then the build is
+// downloading, which both would do twice.
+func (p *progress) count(ctx context.Context, root string, list []string) {
+	ticker := time.NewTicker(reportEvery)
+	defer ticker.Stop()
+	for {
+		p.mu.Lock()
+		begun := p.compiled > 0
+		p.mu.Unlock()
+		if begun {
+			break
+		}
+		select {
+		case <-ctx.Done():
+			return
+		case <-ticker.C:
+		}
+	}
+	out, err := goCommand(ctx, root, list...).Output()
+	if err != nil {
+		return
+	}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.total = strings.Count(string(out), "\n")
 }

@@ -1,64 +1,26 @@
-// Command dev runs the whole system on this machine: a private Postgres, an S3
-// server, the functions as processes started on demand by the real config/ and
-// eventing/ YAML, a deterministic model unless a real one is configured, and
-// local sandboxes. `make dev` builds and starts it.
+// Command dev runs the whole system on this machine: `make dev`.
 //
-// Everything it keeps is below one folder (TULUAT_HOME, default .tuluat in the
-// repository), so a restart finds every conversation again.
+// It is the front: it checks the machine, starts PostgreSQL, builds everything
+// with progress to see, and then runs dev/platform, which does the rest. It
+// imports next to nothing, so that it is compiled and talking within seconds on
+// a machine that has never built this project; what takes minutes to compile is
+// in the platform.
 package main
 
 import (
-	"context"
-	"errors"
 	"fmt"
-	"io"
 	"os"
 	"os/signal"
 	"syscall"
 )
 
 func main() {
-	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
-	go func() { // a second Ctrl-C ends at once
-		<-ctx.Done()
-		stop()
-	}()
-	out := &console{w: os.Stderr}
-	err := start(ctx, os.Getenv, out)
-	stop()
-	if err != nil && !errors.Is(err, context.Canceled) {
-		out.say("%v", err)
+	signals := make(chan os.Signal, 4)
+	signal.Notify(signals, os.Interrupt, syscall.SIGTERM, syscall.SIGHUP)
+	if err := run(signals); err != nil {
+		fmt.Fprintln(os.Stderr, "dev:", err)
 		os.Exit(1)
 	}
 }
 
-// start checks what can be checked at once, then runs the system until ctx ends.
-func start(ctx context.Context, getenv func(string) string, out *console) error {
-	cfg, err := parseConfig(getenv)
-	if err != nil {
-		return err
-	}
-	state, err := openState(cfg.home)
-	if err != nil {
-		return err
-	}
-	defer state.close()
-	s := &system{cfg: cfg, state: state, out: out}
-	defer func() {
-		out.say("stopping")
-		if err := s.stop(); err != nil {
-			out.say("while stopping: %v", err)
-		}
-	}()
-	if err := s.prepare(ctx); err != nil {
-		return err
-	}
-	return s.run(ctx)
-}
-
-// console is what a person sees: one line per thing that happens.
-type console struct{ w io.Writer }
-
-func (c *console) say(format string, args ...any) {
-	fmt.Fprintf(c.w, "dev: "+format+"\n", args...)
-}
+func say(format string, args ...any) { fmt.Fprintf(os.Stderr, "dev: "+format+"\n", args...) }

@@ -57,9 +57,6 @@ func (s *system) prepare(ctx context.Context) error {
 	if err := s.readHooks(); err != nil {
 		return err
 	}
-	if s.driver, err = s.sandboxes(); err != nil {
-		return err
-	}
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	var failed [2]error
@@ -76,6 +73,9 @@ func (s *system) prepare(ctx context.Context) error {
 	}
 	both.Wait()
 	if err := errors.Join(failed[:]...); err != nil {
+		return err
+	}
+	if err := s.sandboxes(); err != nil {
 		return err
 	}
 	if err := s.startModel(); err != nil {
@@ -194,11 +194,17 @@ func (s *system) readHooks() error {
 	return nil
 }
 
-func (s *system) sandboxes() (sandbox.Driver, error) {
+// sandboxes makes the driver by which sandboxes are ended at the end; the
+// functions have their own.
+func (s *system) sandboxes() error {
 	if err := os.MkdirAll(s.state.sandboxDir(), 0o711); err != nil {
-		return nil, err
+		return err
 	}
-	return driver.New(s.driverOptions(), slog.New(slog.DiscardHandler))
+	d, err := driver.New(s.driverOptions(), slog.New(slog.DiscardHandler))
+	if err == nil {
+		s.driver = d
+	}
+	return err
 }
 
 func (s *system) driverOptions() driver.Options {

@@ -3,6 +3,7 @@ package postgres_test
 import (
 	"context"
 	"errors"
+	"reflect"
 	"testing"
 	"time"
 
@@ -54,7 +55,7 @@ func TestRepliesAreClaimedInOrder(t *testing.T) {
 		t.Fatal(err)
 	}
 	due, err := s.RepliesDue(ctx, 10)
-	if err != nil || len(due) != 1 || due[0] != announced {
+	if err != nil || len(due) != 1 || !reflect.DeepEqual(due[0], announced) {
 		t.Fatalf("due %+v %v, want once %+v", due, err, announced)
 	}
 	crashed, err := s.ClaimReply(ctx, session, lease)

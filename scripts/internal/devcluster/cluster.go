@@ -26,7 +26,8 @@ import (
 )
 
 // Options says what to run and how. Manifest, Binary, Secret, LogDir and Log
-// are needed.
+// are needed. Secret, ConfigMap and Env are asked at every start of a process,
+// from several goroutines.
 type Options struct {
 	Manifest  *manifest.Set
 	Binary    func(importPath string) string                    // the program built from a main package
@@ -114,7 +115,7 @@ func (c *Cluster) bind() error {
 	// Every address is known now, so host names in values can be replaced.
 	var problems []error
 	for _, s := range c.services {
-		s.env, err = c.environment(s.spec)
+		_, err = c.environment(s.spec)
 		problems = append(problems, err)
 	}
 	for _, spec := range c.o.Manifest.Brokers {
@@ -219,6 +220,14 @@ func (c *Cluster) Kill(name string) int {
 		return 0
 	}
 	return s.kill()
+}
+
+// Renew ends every process of the Service after the requests it has, so that
+// the next one starts with the Secrets of now: a new revision.
+func (c *Cluster) Renew(name string) {
+	if s := c.service(name); s != nil {
+		s.renew()
+	}
 }
 
 // Counts returns what has happened so far.

@@ -38,6 +38,8 @@ type process struct {
 	proxy  *httputil.ReverseProxy // set before ready
 	logs   *logSplitter
 	exited chan struct{} // closed when the process has ended
+
+	recycle chan struct{} // closed when it is to end after its requests
 }
 
 // run takes p from its start to its end.
@@ -75,6 +77,9 @@ func (p *process) live() {
 			s.set(p, draining)
 			p.terminate(min(s.cluster.o.StopGrace, stopGrace))
 			return
+		case <-p.recycle:
+			p.terminate(s.cluster.o.StopGrace)
+			return
 		case <-idle.C:
 			wait, retired := s.retire(p)
 			if retired {
@@ -96,12 +101,16 @@ func (p *process) launch() (*url.URL, error) {
 	if err != nil {
 		return nil, err
 	}
+	env, err := s.cluster.environment(s.spec)
+	if err != nil {
+		return nil, err
+	}
 	logs, err := openLog(s.cluster.o.LogDir, s.spec.Name, s.cluster.o.OnError)
 	if err != nil {
 		return nil, err
 	}
 	cmd := exec.Command(s.cluster.o.Binary(s.spec.ImportPath()))
-	cmd.Env = append(append([]string{}, s.env...), fmt.Sprintf("PORT=%d", port), "METRICS_PORT=0")
+	cmd.Env = append(env, fmt.Sprintf("PORT=%d", port), "METRICS_PORT=0")
 	cmd.Stdout, cmd.Stderr = logs, logs
 	cmd.SysProcAttr = childAttributes()
 	// What a function leaves running may hold the log open; do not wait for it.

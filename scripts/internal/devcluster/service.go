@@ -19,7 +19,6 @@ type service struct {
 	cluster  *Cluster
 	spec     *manifest.Service
 	endpoint *endpoint
-	env      []string
 	minimum  int // processes kept without requests
 	maximum  int
 
@@ -150,7 +149,7 @@ func (s *service) start(want int) {
 		}
 	}
 	for ; live < want; live++ {
-		p := &process{service: s, used: time.Now()}
+		p := &process{service: s, used: time.Now(), recycle: make(chan struct{})}
 		s.processes = append(s.processes, p)
 		s.cluster.processes.Go(p.run)
 	}
@@ -229,6 +228,19 @@ func (s *service) kill() int {
 	}
 	s.cluster.counts.add(func(c *Counts) { c.Kills[s.spec.Name] += killed })
 	return killed
+}
+
+// renew ends every ready process after the requests it has.
+func (s *service) renew() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, p := range s.processes {
+		if p.state == ready {
+			p.state = draining
+			close(p.recycle)
+		}
+	}
+	s.broadcast()
 }
 
 // broadcast wakes every waiter. mu is held.

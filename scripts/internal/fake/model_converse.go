@@ -48,14 +48,14 @@ func converse(chat conversation) (answer, time.Duration) {
 func reply(chat conversation, text string) (answer, time.Duration) {
 	trimmed := strings.TrimSpace(text)
 	word := strings.ToLower(strings.TrimRight(trimmed, " .!?"))
-	switch {
-	case word == "help":
+	switch word {
+	case "help":
 		return answer{Text: understood}, 0
-	case word == "hello", word == "hi":
+	case "hello", "hi":
 		return answer{Text: "Hello! I am a deterministic stand-in for a language model. Say help to see what I understand."}, 0
-	case word == "history", word == "what did i say":
+	case "history", "what did i say":
 		return answer{Text: history(chat)}, 0
-	case word == "count":
+	case "count":
 		return answer{Text: fmt.Sprintf("You have sent %d messages in this conversation.", len(userTexts(chat)))}, 0
 	}
 	if commands, ok := after(trimmed, "run twice:"); ok {

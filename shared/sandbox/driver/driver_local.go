@@ -10,5 +10,9 @@ import (
 )
 
 func newLocal(o Options, log *slog.Logger) (sandbox.Driver, error) {
-	return local.New(local.Options{Dir: o.LocalDir, Runner: o.LocalRunner, Binds: o.LocalBinds, Log: log})
+	d, err := local.New(local.Options{Dir: o.LocalDir, Runner: o.LocalRunner, Binds: o.LocalBinds, Log: log})
+	if err != nil {
+		return nil, err // and not a typed nil
+	}
+	return d, nil
 }

@@ -231,7 +231,9 @@ func TestRedirectsDoNotCarryTheKey(t *testing.T) {
 			http.Redirect(w, r, elsewhere.URL, http.StatusPermanentRedirect)
 		})
 		_, err := newClient(t, provider, s.URL, model.Limits{}).Complete(t.Context(), hello())
-		failure(t, err)
+		if e := failure(t, err); e.Status != http.StatusPermanentRedirect {
+			t.Errorf("%s: %v", provider, err)
+		}
 		if len(elsewhere.bodies) != 0 {
 			t.Errorf("%s: the redirect was followed", provider)
 		}

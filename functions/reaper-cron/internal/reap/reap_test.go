@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -187,11 +188,11 @@ func TestOneFailingItemStopsNoOther(t *testing.T) {
 // process reaches the store.
 type mortal struct {
 	*postgres.Store
-	left int
+	left atomic.Int64 // calls it still makes; negative: it is dead
 }
 
 func (m *mortal) alive() error {
-	if m.left--; m.left < 0 {
+	if m.left.Add(-1) < 0 {
 		return errDown
 	}
 	return nil
@@ -296,10 +297,11 @@ func TestAPassKilledHalfWay(t *testing.T) {
 	for calls := 0; ; calls++ {
 		w := newWorld(t)
 		w.neglect()
-		o, m := w.options, &mortal{Store: w.store, left: calls}
+		o, m := w.options, &mortal{Store: w.store}
+		m.left.Store(int64(calls))
 		o.Store = m
 		err := w.sweep(o)
-		if m.left >= 0 {
+		if m.left.Load() >= 0 {
 			if calls < 15 {
 				t.Errorf("a whole pass made only %d writes", calls)
 			}

@@ -1,0 +1,198 @@
+package cli
+
+import (
+	"bufio"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"strings"
+
+	"github.com/spf13/cobra"
+
+	"tuluat.ai/harness/scripts/tuluat/internal/hook"
+	"tuluat.ai/harness/shared/harness"
+)
+
+func newChat(sys System) *cobra.Command {
+	t := &target{sys: sys}
+	cmd := &cobra.Command{
+		Use:   "chat AGENT",
+		Short: "Talk to an agent",
+		Long: `Talk to an agent. What it runs is shown while it runs.
+
+On a terminal: /new starts a new conversation, /quit or Ctrl-D leaves.
+With piped input: each line is a message; its answer is printed to stdout before
+the next line is sent, what the agent runs goes to stderr.`,
+		Args: cobra.ExactArgs(1),
+	}
+	t.flags(cmd)
+	cmd.RunE = running(func(cmd *cobra.Command, args []string) error {
+		if err := t.resolve(args[0]); err != nil {
+			return err
+		}
+		ctx, cancel := context.WithCancel(cmd.Context())
+		c := &chat{target: t, interactive: terminal(sys.Stdin) && terminal(sys.Stdout)}
+		err := c.run(ctx)
+		cancel()
+		if c.conversation != nil {
+			<-c.conversation.ended
+		}
+		return err
+	})
+	return cmd
+}
+
+type chat struct {
+	target       *target
+	interactive  bool
+	conversation *conversation
+	screen       *screen
+	mine         map[harness.MessageID]bool // said here: not shown again when their turn begins
+}
+
+const (
+	prompt  = "> "
+	maxLine = 64 << 10 // the hook's own limit on a text
+)
+
+func (c *chat) run(ctx context.Context) error {
+	sys := c.target.sys
+	c.screen, c.mine = newScreen(sys.Stdout, sys.Stderr, false), map[harness.MessageID]bool{}
+	if c.interactive {
+		c.screen = newScreen(sys.Stdout, sys.Stdout, true)
+	}
+	var err error
+	c.conversation, err = join(ctx, c.target, c.lost())
+	if err != nil {
+		return err
+	}
+	c.greet()
+	lines, failed := read(ctx, sys.Stdin)
+	for {
+		line, more, err := c.next(ctx, lines)
+		if err != nil {
+			return err
+		}
+		if !more {
+			return *failed
+		}
+		if line = strings.TrimSpace(line); line == "" {
+			continue
+		}
+		if c.interactive && (line == "/quit" || line == "/exit") {
+			return nil
+		}
+		if err := c.ask(ctx, line); err != nil {
+			return err
+		}
+	}
+}
+
+func (c *chat) greet() {
+	if c.interactive {
+		fmt.Fprintf(c.screen.answers, "%s at %s. /new starts afresh, /quit leaves.\n", visible(c.target.agent), visible(c.target.baseURL))
+	}
+	if c.conversation.goesOn() {
+		c.screen.aside("", "An earlier conversation goes on: "+turns(c.conversation.history.Turns)+" so far.")
+	}
+}
+
+// lost says once that the connection is gone; what is missed comes afterwards.
+func (c *chat) lost() func(error) {
+	said := false
+	return func(error) {
+		if !said {
+			fmt.Fprintln(c.target.sys.Stderr, "The connection is lost; trying again.")
+		}
+		said = true
+	}
+}
+
+// next waits for a line and shows what happens meanwhile.
+func (c *chat) next(ctx context.Context, lines <-chan string) (line string, more bool, err error) {
+	c.prompt()
+	for {
+		events := c.conversation.events
+		if !c.interactive {
+			events = nil // a line's own answer is awaited; nobody watches
+		}
+		select {
+		case line, more = <-lines:
+			if !more && c.interactive {
+				fmt.Fprintln(c.screen.answers)
+			}
+			return line, more, nil
+		case e := <-events:
+			fmt.Fprint(c.screen.answers, "\r")
+			c.others(e)
+			c.prompt()
+		case err := <-c.conversation.broken:
+			return "", false, c.target.located(err)
+		case <-ctx.Done():
+			return "", false, ctx.Err()
+		}
+	}
+}
+
+func (c *chat) prompt() {
+	if c.interactive {
+		fmt.Fprint(c.screen.answers, prompt)
+	}
+}
+
+// ask says one line and shows the way to its answer.
+func (c *chat) ask(ctx context.Context, line string) error {
+	receipt, err := c.conversation.say(ctx, line)
+	if err != nil {
+		return err
+	}
+	c.mine[receipt.Message] = true
+	answer, err := c.conversation.await(ctx, receipt.Message, c.others)
+	if late, ok := errors.AsType[*timeoutError](err); ok && c.interactive {
+		c.screen.aside("", late.Error())
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	c.screen.answer(answer.Text)
+	return nil
+}
+
+// others shows what is not the awaited answer.
+func (c *chat) others(e hook.Event) {
+	switch {
+	case e.Name == "turn" && !c.mine[e.Message] && c.interactive:
+		c.screen.aside("", e.ChannelUserID+": "+e.Text)
+	case e.Name == "reply" && c.interactive: // late, or to somebody else
+		c.screen.answer(e.Text)
+	default:
+		c.screen.show(e)
+	}
+}
+
+// read hands out the lines of r. The failure is to be looked at when the lines
+// have ended.
+func read(ctx context.Context, r io.Reader) (<-chan string, *error) {
+	lines := make(chan string)
+	failed := new(error)
+	go func() {
+		defer close(lines)
+		scanner := bufio.NewScanner(r)
+		scanner.Buffer(nil, maxLine+1)
+		for scanner.Scan() {
+			select {
+			case lines <- scanner.Text():
+			case <-ctx.Done():
+				return
+			}
+		}
+		if err := scanner.Err(); errors.Is(err, bufio.ErrTooLong) {
+			*failed = harness.Errorf(harness.Invalid, "a line is longer than %d KiB", maxLine>>10)
+		} else {
+			*failed = err
+		}
+	}()
+	return lines, failed
+}

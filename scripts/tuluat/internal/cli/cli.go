@@ -1,0 +1,162 @@
+// Package cli is the command line: what it reads, prints and exits with.
+package cli
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"runtime"
+	"runtime/debug"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"tuluat.ai/harness/scripts/tuluat/internal/devstate"
+	"tuluat.ai/harness/scripts/tuluat/internal/hook"
+)
+
+// System is what a command sees of the world.
+type System struct {
+	Stdin          io.Reader
+	Stdout, Stderr io.Writer
+	Getenv         func(string) string
+}
+
+// Main runs one command and returns its exit code: 0 done, 1 error, 2 usage,
+// 3 not found, 4 no answer in time, 130 interrupted.
+func Main(ctx context.Context, args []string, sys System) int {
+	root := newRoot(sys)
+	root.SetArgs(args)
+	root.SetIn(sys.Stdin)
+	root.SetOut(sys.Stdout)
+	root.SetErr(sys.Stderr)
+	err := root.ExecuteContext(ctx)
+	if err == nil {
+		return exitOK
+	}
+	ran := &runError{}
+	if !errors.As(err, &ran) { // cobra's own: flags, arguments, unknown commands
+		fmt.Fprintf(sys.Stderr, "tuluat: %s\nSee tuluat --help.\n", visible(err.Error()))
+		return exitUsage
+	}
+	if ctx.Err() != nil || errors.Is(ran.err, context.Canceled) {
+		return exitInterrupt
+	}
+	fmt.Fprintln(sys.Stderr, "tuluat:", visible(explain(ran.err)))
+	return exitCode(ran.err)
+}
+
+// runError is an error of a command that ran: the rest is usage.
+type runError struct{ err error }
+
+func (e *runError) Error() string { return e.err.Error() }
+
+func (e *runError) Unwrap() error { return e.err }
+
+func running(run func(cmd *cobra.Command, args []string) error) func(*cobra.Command, []string) error {
+	return func(cmd *cobra.Command, args []string) error {
+		if err := run(cmd, args); err != nil {
+			return &runError{err}
+		}
+		return nil
+	}
+}
+
+func newRoot(sys System) *cobra.Command {
+	root := &cobra.Command{
+		Use:           "tuluat",
+		Short:         "Talk to agents that act",
+		SilenceUsage:  true,
+		SilenceErrors: true,
+	}
+	root.AddCommand(newChat(sys), newSend(sys), newVersion(sys))
+	return root
+}
+
+func newVersion(sys System) *cobra.Command {
+	return &cobra.Command{
+		Use:   "version",
+		Short: "Print the version",
+		Args:  cobra.NoArgs,
+		RunE: running(func(*cobra.Command, []string) error {
+			version := "devel"
+			if info, ok := debug.ReadBuildInfo(); ok && info.Main.Version != "" && info.Main.Version != "(devel)" {
+				version = info.Main.Version
+			}
+			_, err := fmt.Fprintf(sys.Stdout, "tuluat %s %s %s/%s\n", version, runtime.Version(), runtime.GOOS, runtime.GOARCH)
+			return err
+		}),
+	}
+}
+
+// target is what the commands that talk have in common.
+type target struct {
+	sys                  System
+	user, chat           string
+	hookName, url        string
+	timeout              time.Duration
+	state                *devstate.State
+	client               *hook.Client
+	agent, hook, baseURL string
+}
+
+func (t *target) flags(cmd *cobra.Command) {
+	user := t.sys.Getenv("USER")
+	if user == "" {
+		user = "local"
+	}
+	cmd.Flags().StringVar(&t.user, "user", user, "who speaks")
+	cmd.Flags().StringVar(&t.chat, "chat", "", "which chat (default: the user's own)")
+	cmd.Flags().StringVar(&t.hookName, "hook", "", "which hook (default: the agent's)")
+	cmd.Flags().StringVar(&t.url, "url", "", "where the system listens (default: the one that runs here)")
+	cmd.Flags().DurationVar(&t.timeout, "timeout", 120*time.Second, "how long to wait for an answer")
+	cmd.ValidArgsFunction = func(_ *cobra.Command, args []string, _ string) ([]string, cobra.ShellCompDirective) {
+		if state, err := t.find(); err == nil && len(args) == 0 {
+			return state.Agents(), cobra.ShellCompDirectiveNoFileComp
+		}
+		return nil, cobra.ShellCompDirectiveNoFileComp
+	}
+}
+
+func (t *target) find() (*devstate.State, error) {
+	dir, err := os.Getwd()
+	if err != nil {
+		return nil, err
+	}
+	state, err := devstate.Find(t.sys.Getenv, dir)
+	if errors.Is(err, devstate.ErrNone) && t.url != "" {
+		return &devstate.State{}, nil
+	}
+	return state, err
+}
+
+// resolve finds the system, the agent's hook and its secret.
+func (t *target) resolve(agent string) error {
+	state, err := t.find()
+	if err != nil {
+		return err
+	}
+	name, secret, err := state.Hook(agent, t.hookName, t.sys.Getenv)
+	if err != nil {
+		return err
+	}
+	t.state, t.agent, t.hook, t.baseURL = state, agent, name, state.URL
+	if t.url != "" {
+		t.baseURL = t.url
+	}
+	if t.chat == "" {
+		t.chat = t.user
+	}
+	t.client, err = hook.New(t.baseURL, name, secret, time.Now)
+	return err
+}
+
+// located adds to an error of the connection what it was about.
+func (t *target) located(err error) error {
+	if err == nil {
+		return nil
+	}
+	return &locatedError{err: err, url: t.baseURL, hook: t.hook, agents: t.state.Agents()}
+}

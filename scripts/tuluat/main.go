@@ -1,0 +1,18 @@
+// Command tuluat talks to agents from a terminal, through the signed webhook
+// channel: what it can do, any system can that POSTs JSON.
+package main
+
+import (
+	"context"
+	"os"
+	"os/signal"
+
+	"tuluat.ai/harness/scripts/tuluat/internal/cli"
+)
+
+func main() {
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt)
+	code := cli.Main(ctx, os.Args[1:], cli.System{Stdin: os.Stdin, Stdout: os.Stdout, Stderr: os.Stderr, Getenv: os.Getenv})
+	stop()
+	os.Exit(code)
+}
