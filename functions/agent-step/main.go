@@ -35,6 +35,7 @@ func build(_ context.Context, env function.Env) (*function.Function, error) {
 	if err != nil {
 		return nil, err
 	}
+	env.OnExit(client.Close)
 	s := step.New(step.Options{
 		Store: store, Model: client, Publish: publisher.Publish, Log: env.Log, Secrets: cfg.secrets(),
 		Lease: postgres.Lease{Owner: env.Owner(), For: cfg.Lease}, ContextTokens: cfg.ContextTokens,

@@ -29,7 +29,7 @@ func TestBrokerDeliversNothing(t *testing.T) {
 		}
 		chats = append(chats, chat)
 	}
-	w := newWorld(t, plan{agents: agents, faults: devcluster.Faults{DeliverNothing: true}})
+	w := newWorld(t, plan{agents: agents, faults: devcluster.Faults{DeliverNothing: true}, ageing: 15 * time.Second})
 	ctx, cancel := context.WithTimeout(t.Context(), *flagPatience)
 	defer cancel()
 	calls := newCaller(w)
@@ -48,6 +48,9 @@ func TestBrokerDeliversNothing(t *testing.T) {
 		t.Errorf("the broker took %d events, %d matched a trigger and %d of these were dropped", c.Published, c.Matched, c.Dropped)
 	}
 	w.assertJudged(chats, v)
+	if crashes := sum(c.Crashes); crashes != 0 {
+		t.Errorf("%d processes ended by themselves", crashes)
+	}
 	if v.ran != v.commands {
 		t.Errorf("%d of %d commands ran", v.ran, v.commands)
 	}

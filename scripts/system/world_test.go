@@ -41,6 +41,7 @@ type plan struct {
 	onPublish    func(eventType string)
 	lease        time.Duration
 	betweenTicks time.Duration
+	ageing       time.Duration // how much older announcements get with every tick
 }
 
 // world is the whole system on this machine, with everything outside it played.
@@ -52,6 +53,7 @@ type world struct {
 	evidence string // what commands leave, written by them through a bind
 
 	server   *localpg.Server
+	dsn      string                    // of the database, past every proxy; its port may change
 	proxies  map[string]*pgproxy.Proxy // by Service
 	own      *pgproxy.Proxy            // this test's, so that a restarted server is found
 	db       *pgxpool.Pool
@@ -156,6 +158,7 @@ func (w *world) launchDatabase() error {
 // startDatabase starts a server that keeps what it commits, also when it dies.
 func (w *world) startDatabase() {
 	w.must(w.launchDatabase())
+	w.dsn = w.server.DSN(database)
 	w.t.Cleanup(func() {
 		if err := w.server.Stop(); err != nil {
 			w.t.Error(err)
@@ -170,7 +173,7 @@ func (w *world) startDatabase() {
 	_, err = admin.Exec(ctx, "CREATE DATABASE "+database)
 	admin.Close()
 	w.must(err)
-	w.must(postgres.Migrate(ctx, harness.Secret(w.server.DSN(database)), slog.New(slog.DiscardHandler)))
+	w.must(postgres.Migrate(ctx, harness.Secret(w.dsn), slog.New(slog.DiscardHandler)))
 	w.db = w.pool(database)
 	w.t.Cleanup(w.db.Close)
 }
@@ -264,9 +267,29 @@ func (w *world) tick(ctx context.Context) {
 		case <-ctx.Done():
 			return
 		case <-ticker.C:
+			if err := w.age(ctx); err != nil && ctx.Err() == nil {
+				w.t.Error("ageing: ", err)
+			}
 			_ = w.cluster.Tick(ctx, reaper) // a killed sweep is one of the things that happen
 		}
 	}
+}
+
+// age makes time pass faster for what waits to be announced again, which takes
+// half a minute and more by itself. Clocks and leases are left alone.
+func (w *world) age(ctx context.Context) error {
+	if w.plan.ageing == 0 {
+		return nil
+	}
+	for _, sql := range []string{
+		"UPDATE outbox SET due_at = due_at - $1::interval",
+		"UPDATE sessions SET due_at = due_at - $1::interval, announced_at = announced_at - $1::interval WHERE due_at IS NOT NULL AND lease_owner IS NULL",
+	} {
+		if _, err := w.db.Exec(ctx, sql, w.plan.ageing); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // awaitRoutes returns when agent-status has let every agent in.
@@ -312,7 +335,7 @@ const modelKey = "key-of-the-played-model"
 // secret is a Secret's key, as the platform would have it.
 func (w *world) secret(name, key string) (string, bool) {
 	value, ok := map[string]string{
-		"database/url":          w.server.DSN(database), // replaced per Service by env
+		"database/url":          w.dsn, // replaced per Service by env
 		"model/provider":        "openai",
 		"model/name":            "tuluat-stand-in",
 		"model/openai-base-url": w.modelURL,
@@ -325,7 +348,7 @@ func (w *world) secret(name, key string) (string, bool) {
 // that a killed process leaves behind is what the rest of a turn waits for.
 func (w *world) env(s *manifest.Service, bin string) map[string]string {
 	env := map[string]string{"LEASE": w.plan.lease.String(), "LOG_LEVEL": "INFO"}
-	dsn, err := w.proxies[s.Name].DSN(w.server.DSN(database))
+	dsn, err := w.proxies[s.Name].DSN(w.dsn)
 	if err != nil {
 		w.t.Error(err)
 	}

@@ -194,7 +194,7 @@ func TestCarriedThoughts(t *testing.T) {
 				ToolCalls json.RawMessage `json:"tool_calls"`
 			}
 		}
-		if err := json.Unmarshal(s.bodies[1], &sent); err != nil {
+		if err := json.Unmarshal(s.requests()[1].body, &sent); err != nil {
 			t.Fatal(err)
 		}
 		got := sent.Messages[1].Content
@@ -208,7 +208,7 @@ func TestCarriedThoughts(t *testing.T) {
 		if _, err := client.Complete(t.Context(), next); err != nil {
 			t.Fatal(err)
 		}
-		if strings.Contains(string(s.bodies[2]), "sig1") {
+		if strings.Contains(string(s.requests()[2].body), "sig1") {
 			t.Errorf("%s: another model was sent the signature", provider)
 		}
 	}
@@ -257,8 +257,8 @@ func TestHistoriesThatAreNotPairedAreNotSent(t *testing.T) {
 				t.Errorf("%s: accepted", name)
 				continue
 			}
-			if e := failure(t, err); e.Kind != harness.Invalid || e.Reason != model.ReasonHistory || len(s.bodies) != 0 {
-				t.Errorf("%s: %s %s after %d requests", name, e.Kind, e.Reason, len(s.bodies))
+			if e := failure(t, err); e.Kind != harness.Invalid || e.Reason != model.ReasonHistory || len(s.requests()) != 0 {
+				t.Errorf("%s: %s %s after %d requests", name, e.Kind, e.Reason, len(s.requests()))
 			}
 		}
 	}

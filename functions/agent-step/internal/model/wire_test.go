@@ -9,6 +9,8 @@ import (
 	"net/http/httptest"
 	"os"
 	"path/filepath"
+	"slices"
+	"sync"
 	"testing"
 	"time"
 
@@ -30,20 +32,33 @@ var providers = []harness.Provider{harness.ProviderOpenAI, harness.ProviderAnthr
 // server answers every request with what answer says and keeps the requests.
 type server struct {
 	*httptest.Server
-	bodies  [][]byte
-	headers []http.Header
-	paths   []string
+
+	mu       sync.Mutex
+	received []received
+}
+
+type received struct {
+	path   string
+	header http.Header
+	body   []byte
+}
+
+// requests returns what came in so far; a call that was given up may still be
+// on its way.
+func (s *server) requests() []received {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return slices.Clone(s.received)
 }
 
 func serve(t *testing.T, answer http.HandlerFunc) *server {
 	t.Helper()
 	s := &server{}
 	s.Server = httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		body, err := io.ReadAll(r.Body)
-		if err != nil {
-			t.Errorf("reading the request: %v", err)
-		}
-		s.bodies, s.headers, s.paths = append(s.bodies, body), append(s.headers, r.Header.Clone()), append(s.paths, r.URL.Path)
+		body, _ := io.ReadAll(r.Body) // what is cut off fails where it is compared
+		s.mu.Lock()
+		s.received = append(s.received, received{r.URL.Path, r.Header.Clone(), body})
+		s.mu.Unlock()
 		answer(w, r)
 	}))
 	t.Cleanup(s.Close)
@@ -133,7 +148,7 @@ func TestRequestsAreGolden(t *testing.T) {
 				t.Error(diff)
 			}
 			var pretty bytes.Buffer
-			if err := json.Indent(&pretty, s.bodies[0], "", "  "); err != nil {
+			if err := json.Indent(&pretty, s.requests()[0].body, "", "  "); err != nil {
 				t.Fatal(err)
 			}
 			pretty.WriteByte('\n')
@@ -150,7 +165,7 @@ func TestRequestsAreGolden(t *testing.T) {
 			if diff := cmp.Diff(string(text), pretty.String()); diff != "" {
 				t.Error(diff)
 			}
-			if got := s.headers[0].Get("Idempotency-Key"); got != "ses_1/stp_2" {
+			if got := s.requests()[0].header.Get("Idempotency-Key"); got != "ses_1/stp_2" {
 				t.Errorf("Idempotency-Key is %q", got)
 			}
 		})
@@ -166,12 +181,12 @@ func TestKeysGoWhereTheyBelong(t *testing.T) {
 		path, key := "/v1/chat/completions", openAIKey
 		if provider == harness.ProviderAnthropic {
 			path, key = "/v1/messages", anthropicKey
-			if s.headers[0].Get("X-Api-Key") != key.Reveal() || s.headers[0].Get("Anthropic-Version") == "" {
-				t.Errorf("headers: %v", s.headers[0])
+			if s.requests()[0].header.Get("X-Api-Key") != key.Reveal() || s.requests()[0].header.Get("Anthropic-Version") == "" {
+				t.Errorf("headers: %v", s.requests()[0].header)
 			}
 		}
-		if s.paths[0] != path || s.headers[0].Get("Authorization") != "Bearer "+key.Reveal() {
-			t.Errorf("%s: path %q, authorization %q", provider, s.paths[0], s.headers[0].Get("Authorization"))
+		if s.requests()[0].path != path || s.requests()[0].header.Get("Authorization") != "Bearer "+key.Reveal() {
+			t.Errorf("%s: path %q, authorization %q", provider, s.requests()[0].path, s.requests()[0].header.Get("Authorization"))
 		}
 	}
 }
@@ -195,7 +210,7 @@ func TestEnvironmentIsNotRead(t *testing.T) {
 			t.Fatal(err)
 		}
 		for _, name := range []string{"Authorization", "X-Api-Key", "OpenAI-Organization"} {
-			if got := s.headers[0].Get(name); got != "" {
+			if got := s.requests()[0].header.Get(name); got != "" {
 				t.Errorf("%s: %s is %q", provider, name, got)
 			}
 		}
@@ -287,11 +302,13 @@ func TestAgentsChooseTheirModel(t *testing.T) {
 		if _, err := client.Complete(t.Context(), req); err != nil {
 			t.Fatal(err)
 		}
+		all := s.requests()
+		last := all[len(all)-1]
 		var sent struct{ Model string }
-		if err := json.Unmarshal(s.bodies[len(s.bodies)-1], &sent); err != nil {
+		if err := json.Unmarshal(last.body, &sent); err != nil {
 			t.Fatal(err)
 		}
-		if got := s.paths[len(s.paths)-1]; got != test.path || sent.Model != test.name {
+		if got := last.path; got != test.path || sent.Model != test.name {
 			t.Errorf("%+v went to %s as %q", test.spec, got, sent.Model)
 		}
 	}

@@ -29,7 +29,7 @@ var executeShell = model.Tool{
 // prompt is the question to the model: the newest turns that fit the context,
 // well paired, with the results that this step is about to commit.
 func prompt(c *postgres.Claim, results []postgres.CallOutcome, l limits) model.Request {
-	r := model.Request{Agent: c.Agent.Model, System: c.Agent.SystemPrompt, IdempotencyKey: fmt.Sprintf("%s-%d", c.ID, c.Token)}
+	r := model.Request{Agent: c.Agent.Model, System: c.Agent.SystemPrompt, IdempotencyKey: fmt.Sprintf("%s/%d", c.ID, c.Token)}
 	if c.Agent.Harness.CanExecute() {
 		r.System = strings.TrimSpace(r.System + "\n\n" + sandboxRules)
 		r.Tools = []model.Tool{executeShell}

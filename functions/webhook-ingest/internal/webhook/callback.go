@@ -119,6 +119,10 @@ func (c *callback) do(ctx context.Context, method string, target *url.URL, body 
 	if err != nil {
 		return nil, err
 	}
+	// With a body it could read again, Go's client sends a request that has an
+	// Idempotency-Key once more by itself when the connection breaks. Whether it
+	// arrived is asked, never guessed.
+	request.GetBody = nil
 	signed := body
 	if method == http.MethodGet {
 		signed = []byte(target.RequestURI())

@@ -48,21 +48,26 @@ const (
 // publish.
 func (d *desk) accept(ctx context.Context, arrival postgres.Arrival, traceparent string) (postgres.Accepted, []event.Event, error) {
 	v := &visitor{arrival: arrival, traceparent: traceparent, woken: make(chan struct{}, 1)}
-	d.mu.Lock()
-	if d.serving < atOnce {
-		d.serving++
-		v.group = []*visitor{v}
-	} else {
-		d.waiting = append(d.waiting, v)
-	}
-	d.mu.Unlock()
-	if v.group == nil {
+	if !d.enter(v) {
 		<-v.woken
 	}
 	if v.group != nil {
 		d.lead(ctx, v)
 	}
 	return v.accepted, v.events, v.err
+}
+
+// enter lets v serve itself at once, or queues it.
+func (d *desk) enter(v *visitor) bool {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if d.serving == atOnce {
+		d.waiting = append(d.waiting, v)
+		return false
+	}
+	d.serving++
+	v.group = []*visitor{v}
+	return true
 }
 
 // lead stores v's group, tells the others, and passes the lead on.
