@@ -16,6 +16,9 @@ modules = $(patsubst %/go.mod,%,$(wildcard shared/go.mod functions/*/go.mod scri
 # A cold build is silent for minutes; this counts packages and lets all else pass.
 progress = { awk '/^[^ \#:]+$$/ { if (++n % 50 == 0) { print "  compiled " n " packages"; fflush() } next } { print; fflush() }' >&2; }
 
+# Loads every package with all tests, so that go.work.sum has what that needs.
+every-package = go list -deps -test -tags local,system work >/dev/null
+
 .PHONY: help
 help: ## list the verbs
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-8s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -55,6 +58,8 @@ migrate: ## bring the database of DATABASE_URL to the newest schema
 sync: ## give every module the same versions: go work sync, then tidy
 	@go work sync
 	@for m in $(modules); do echo "tidy $$m" >&2; (cd $$m && go mod tidy); done
+	@go work sync
+	@$(every-package)
 	@go run ./scripts/modsync
 
 .PHONY: lint
@@ -76,7 +81,7 @@ verify-modules:
 	@echo 'verify: modules' >&2
 	@go run ./scripts/modsync
 	@for m in $(modules); do (cd $$m && go mod tidy -diff) || { echo "$$m/go.mod: not tidy: run \`make sync\`" >&2; exit 1; }; done
-	@before=$$(sha256sum go.work.sum); go list -deps -test -tags local,system work >/dev/null; \
+	@before=$$(sha256sum go.work.sum); $(every-package); \
 	[[ $$before == $$(sha256sum go.work.sum) ]] || { echo 'go.work.sum: lacked lines, which are there now: commit it' >&2; exit 1; }
 
 .PHONY: verify-vet

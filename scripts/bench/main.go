@@ -88,7 +88,7 @@ func run(ctx context.Context, o options) error {
 var functions = []string{"agent-status", "agent-step", "dead-letter", "reaper-cron", "sandbox-exec", "webhook-ingest"}
 
 func build(ctx context.Context, bin string) error {
-	args := []string{"build", "-trimpath", "-tags", "local", "-o", bin + "/", "./functions/sandbox-exec/runner", "./scripts/bench/baseline"}
+	args := []string{"build", "-tags", "local", "-o", bin + "/", "./functions/sandbox-exec/runner", "./scripts/bench/baseline"}
 	for _, f := range functions {
 		args = append(args, "./functions/"+f)
 	}

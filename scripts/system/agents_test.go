@@ -13,15 +13,20 @@ import (
 
 // agent is one AiAgent of a test, with one hook of its name.
 type agent struct {
-	name string
-	key  harness.Secret // signs what goes through its hook
+	name     string
+	key      harness.Secret // signs what goes through its hook
+	commands int            // that one message may have run
 }
 
 func newAgents(n int) []agent {
 	var all []agent
 	for i := range n {
 		name := fmt.Sprintf("chaos-%d", i)
-		all = append(all, agent{name: name, key: harness.Secret("signing-key-of-" + name)})
+		a := agent{name: name, key: harness.Secret("signing-key-of-" + name), commands: 10}
+		if i == 0 { // what it may not run must be told as well
+			a.commands = 1
+		}
+		all = append(all, a)
 	}
 	return all
 }
@@ -62,11 +67,13 @@ spec:
         callbackURL: %[2]s/%[1]s
         senders:
           policy: open
+  budget:
+    maxExecutions: %[3]d
 `
 
 func writeAgents(dir string, agents []agent, callback string) error {
 	for _, a := range agents {
-		if err := os.WriteFile(filepath.Join(dir, a.name+".yaml"), fmt.Appendf(nil, agentYAML, a.name, callback), 0o644); err != nil {
+		if err := os.WriteFile(filepath.Join(dir, a.name+".yaml"), fmt.Appendf(nil, agentYAML, a.name, callback, a.commands), 0o644); err != nil {
 			return err
 		}
 	}

@@ -32,7 +32,7 @@ func TestChaos(t *testing.T) {
 	chats := newTraffic(agents, *flagSessions, *flagMessages, seed)
 	k := newKiller(*flagKills, *flagMessages, seed)
 	w := newWorld(t, plan{
-		agents: agents, seed: seed, processes: 2, flaky: true,
+		agents: agents, seed: seed, processes: 2, flaky: true, ageing: 3 * time.Second,
 		faults: devcluster.Faults{Seed: seed, DropRate: 0.1, DoubleRate: 0.1, MaxDelay: 300 * time.Millisecond},
 		atWire: k.atWire, onPublish: k.published,
 	})

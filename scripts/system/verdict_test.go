@@ -11,7 +11,7 @@ import (
 // What agent-step tells of a command that did not simply end, in the words of
 // its executionText and of the reasons that sandbox-exec gives.
 var (
-	toldNotStarted = []string{"The command was not started", "nothing was started"}
+	toldNotStarted = []string{"The command was not started", "nothing was started", "I stopped: this message used up its limit of"}
 	toldUnknown    = []string{
 		"It is unknown whether the command ran", "The sandbox disappeared while the command ran", "its outcome is unknown",
 		"nothing is known of this call's outcome", "its outcome could not be had",
@@ -111,7 +111,7 @@ func (v *verdict) message(m message, answers []callback, starts, ends map[string
 
 // part is what an answer tells of the ith of n commands.
 func part(text string, i, n int) string {
-	if n == 1 {
+	if n == 1 || !strings.Contains(text, "Command 1:\n") {
 		return text
 	}
 	_, text, found := strings.Cut(text, fmt.Sprintf("Command %d:\n", i+1))

@@ -35,6 +35,7 @@ func things() []Word {
 		{Name: "reply", Meaning: "one part of an outbound message, as it is sent", Table: "replies", Column: "reply_id", Value: "REPLY"},
 		{Name: "step", Meaning: "one claim of a session that committed an answer of the model", Table: "steps", Column: "step_id"},
 		{Name: "toolCall", Meaning: "one call that the model asked for; exactly one result each", Table: "tool_calls", Column: "tool_call_id", Key: "toolCall", Value: "TOOL_CALL"},
+		{Name: "toolCalls", Meaning: "each toolCall of a turn, as the CLI prints them", Key: "toolCalls"},
 		{Name: "execution", Meaning: "one command in a sandbox", Table: "executions", Column: "execution_id", Key: "execution"},
 		{Name: "executionOutput", Meaning: "what a command printed, as stored, in pieces", Table: "execution_output"},
 		{Name: "sandbox", Meaning: "one Pod, or one local sandbox", Table: "sandboxes", Column: "sandbox_id", Key: "sandbox"},
@@ -77,6 +78,9 @@ func placesAndPeople() []Word {
 		{Name: "metadata", Meaning: "what came along with a message, as data; on a resource, its name and labels", Column: "metadata", Key: "metadata"},
 		{Name: "part", Meaning: "which part of a reply, from 1", Column: "part", Key: "part"},
 		{Name: "parts", Meaning: "how many parts a reply has", Column: "parts", Key: "parts"},
+		{Name: "webhooks", Meaning: "how the CLI reaches the agents of one system", Key: "webhooks"},
+		{Name: "url", Meaning: "where one system listens", Key: "url"},
+		{Name: "secretFile", Meaning: "the file that holds a hook's secret", Key: "secretFile"},
 	}
 }
 
@@ -314,7 +318,7 @@ func values() []Word {
 		{Name: "unavailable", Meaning: "something we need does not answer", Value: "UNAVAILABLE"},
 		{Name: "internal", Meaning: "a fault of ours", Value: "INTERNAL"},
 		{Name: "accepted", Meaning: "an arrival was committed", Value: "ACCEPTED"},
-		{Name: "duplicate", Meaning: "an arrival was known already", Value: "DUPLICATE"},
+		{Name: "duplicate", Meaning: "an arrival was known already", Key: "duplicate", Value: "DUPLICATE"},
 		{Name: "unrouted", Meaning: "no agent has this account", Value: "UNROUTED"},
 		{Name: "wait", Meaning: "a sandbox cannot be had now", Value: "WAIT"},
 		{Name: "run", Meaning: "a sandbox is there: run in it; of the runner, start or attach", Value: "RUN"},

@@ -82,14 +82,20 @@ func run(ctx context.Context, h handover.Handover) (err error) {
 
 // serve runs the cluster, says ready, and cleans up behind it.
 func serve(ctx context.Context, h handover.Handover, cluster *devcluster.Cluster, hooks *hooks, boxes *sandboxes, model model, c *console, log *slog.Logger) error {
-	if err := writeDevFile(h, cluster.GatewayURL()); err != nil {
+	if err := writeDevFile(h, cluster.GatewayURL(), hooks.agents()); err != nil {
 		cluster.Close()
 		return err
 	}
 	ctx, cancel := context.WithCancel(ctx)
 	var beside sync.WaitGroup
 	beside.Go(func() {
-		hooks.watch(ctx, log, func() { cluster.Renew("webhook-ingest"); cluster.Renew("webhook-ingest-events") })
+		hooks.watch(ctx, log, func() {
+			cluster.Renew("webhook-ingest")
+			cluster.Renew("webhook-ingest-events")
+			if err := writeDevFile(h, cluster.GatewayURL(), hooks.agents()); err != nil {
+				log.Error("the CLI does not learn of the new agents", "err", err)
+			}
+		})
 	})
 	beside.Go(func() {
 		// Agents are known before anyone is told to talk to one; what was left
@@ -124,13 +130,18 @@ func environment(service *manifest.Service, boxes *sandboxes, hooks *hooks) map[
 	return nil
 }
 
-// writeDevFile tells the CLI where the system is.
-func writeDevFile(h handover.Handover, url string) error {
-	text, err := json.MarshalIndent(map[string]string{"url": url, "agentsDir": h.Agents}, "", "  ")
+// writeDevFile tells the CLI where the system is and how to reach its agents.
+// It is written whole or not at all.
+func writeDevFile(h handover.Handover, url string, webhooks map[string]webhook) error {
+	text, err := json.MarshalIndent(map[string]any{"url": url, "agentsDir": h.Agents, "webhooks": webhooks}, "", "  ")
 	if err != nil {
 		return err
 	}
-	return os.WriteFile(filepath.Join(h.State, "dev.json"), append(text, '\n'), 0o600)
+	file := filepath.Join(h.State, "dev.json")
+	if err := os.WriteFile(file+".new", append(text, '\n'), 0o600); err != nil {
+		return err
+	}
+	return os.Rename(file+".new", file)
 }
 
 // loopback is an HTTP server on a free port of 127.0.0.1.

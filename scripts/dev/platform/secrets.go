@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"maps"
 	"os"
 	"path/filepath"
 	"regexp"
@@ -57,19 +58,26 @@ type hooks struct {
 	folder  string
 	secrets *secrets
 
-	mu   sync.Mutex
-	refs map[harness.SecretRef]bool
+	mu      sync.Mutex
+	refs    map[harness.SecretRef]bool
+	byAgent map[string]webhook
+}
+
+// webhook tells the CLI how to reach an agent.
+type webhook struct {
+	Hook       string `json:"hook"`
+	SecretFile string `json:"secretFile"`
 }
 
 // scan reads the folder, makes the secrets that are missing and reports
-// whether there is a new one. Files that cannot be read are agent-status's to
+// whether there is a new one, or an agent came or went. Files that cannot be read are agent-status's to
 // complain about.
 func (h *hooks) scan() (changed bool, err error) {
 	files, err := filepath.Glob(filepath.Join(h.folder, "*.y*ml"))
 	if err != nil {
 		return false, err
 	}
-	refs := map[harness.SecretRef]bool{}
+	refs, byAgent := map[harness.SecretRef]bool{}, map[string]webhook{}
 	var problems []error
 	for _, file := range files {
 		text, err := os.ReadFile(file)
@@ -81,6 +89,7 @@ func (h *hooks) scan() (changed bool, err error) {
 			for _, channel := range d.Agent.Spec.Harness.Channels {
 				if channel.Type == harness.ChannelWebhook && channel.SecretRef.Name != "" {
 					refs[channel.SecretRef] = true
+					byAgent[d.Agent.Metadata.Name] = webhook{Hook: channel.Name, SecretFile: filepath.Join(h.secrets.folder, channel.SecretRef.Name, channel.SecretRef.Key)}
 					problems = append(problems, h.secrets.ensure(channel.SecretRef))
 				}
 			}
@@ -91,7 +100,8 @@ func (h *hooks) scan() (changed bool, err error) {
 	for ref := range refs {
 		changed = changed || !h.refs[ref]
 	}
-	h.refs = refs
+	changed = changed || !maps.Equal(h.byAgent, byAgent)
+	h.refs, h.byAgent = refs, byAgent
 	return changed, errors.Join(problems...)
 }
 
@@ -109,7 +119,14 @@ func (h *hooks) environment() map[string]string {
 	return env
 }
 
-// watch calls renew when an agent with a new hook has appeared.
+// agents returns how each agent is reached.
+func (h *hooks) agents() map[string]webhook {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return maps.Clone(h.byAgent)
+}
+
+// watch calls renew when an agent with a new hook has appeared, or one has gone.
 func (h *hooks) watch(ctx context.Context, log *slog.Logger, renew func()) {
 	ticker := time.NewTicker(time.Second)
 	defer ticker.Stop()

@@ -43,6 +43,7 @@ type Options struct {
 	IdleAfter    time.Duration // a process without a request this long is stopped; default 30 s
 	StartTimeout time.Duration // from exec to ready; default 30 s
 	StopGrace    time.Duration // from SIGTERM to SIGKILL; default 30 s, when the cluster stops at most 10 s
+	MaxQueue     int           // requests that wait for a process of one Service; default 10,000
 	Processes    int           // per Service, as far as its max-scale allows; default 1
 
 	Faults    Faults
@@ -78,6 +79,9 @@ func New(o Options) (*Cluster, error) {
 	o.StartTimeout = orDefault(o.StartTimeout, 30*time.Second)
 	o.StopGrace = orDefault(o.StopGrace, 30*time.Second)
 	o.Processes = max(o.Processes, 1)
+	if o.MaxQueue == 0 {
+		o.MaxQueue = maxQueue
+	}
 	transport := http.DefaultTransport.(*http.Transport).Clone()
 	transport.Proxy = nil // everything here is on this machine
 	transport.MaxIdleConns, transport.MaxIdleConnsPerHost = 0, 256

@@ -55,7 +55,7 @@ func (p *process) run() {
 		p.failed(err)
 		return
 	}
-	p.proxy = s.cluster.newProxy(target)
+	p.proxy = p.newProxy(target)
 	s.cluster.counts.add(func(c *Counts) { c.Starts[s.spec.Name]++ })
 	s.set(p, ready)
 	p.live()
@@ -199,6 +199,21 @@ func (p *process) failed(err error) {
 	s.cluster.o.Log.Error("function did not start", "service", s.spec.Name, "err", err)
 }
 
+// suspect looks whether a process that broke a request off is dying, so that
+// the next request does not go to it as well.
+func (p *process) suspect() {
+	timer := time.NewTimer(deathTime)
+	defer timer.Stop()
+	select {
+	case <-p.exited:
+		p.service.set(p, draining)
+	case <-timer.C:
+	}
+}
+
+// deathTime is how long after its last connection a process may take to be gone.
+const deathTime = 100 * time.Millisecond
+
 func (p *process) wasKilled() bool {
 	p.service.mu.Lock()
 	defer p.service.mu.Unlock()
@@ -217,7 +232,8 @@ func (p *process) crashed() {
 
 // newProxy passes requests to target as they came: path, query and host are
 // what callers signed.
-func (c *Cluster) newProxy(target *url.URL) *httputil.ReverseProxy {
+func (p *process) newProxy(target *url.URL) *httputil.ReverseProxy {
+	c := p.service.cluster
 	return &httputil.ReverseProxy{
 		Rewrite: func(r *httputil.ProxyRequest) {
 			r.Out.URL.Scheme, r.Out.URL.Host = target.Scheme, target.Host
@@ -231,6 +247,8 @@ func (c *Cluster) newProxy(target *url.URL) *httputil.ReverseProxy {
 			status := http.StatusBadGateway
 			if errors.Is(context.Cause(r.Context()), errTimeout) {
 				status = http.StatusGatewayTimeout
+			} else if r.Context().Err() == nil {
+				p.suspect()
 			}
 			http.Error(w, err.Error(), status)
 		},

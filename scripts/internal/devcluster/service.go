@@ -31,8 +31,8 @@ type service struct {
 	stopped   bool  // the cluster is stopping: nothing is started
 }
 
-// queueFactor: like queue-proxy, hold ten times what can be worked on at once.
-const queueFactor = 10
+// maxQueue is how many requests Knative's activator holds for a Service.
+const maxQueue = 10_000
 
 var (
 	errTimeout   = errors.New("timeoutSeconds is over")
@@ -97,7 +97,7 @@ func (s *service) acquire(ctx context.Context) (*process, error) {
 			return nil, errStopping
 		}
 		if !queued {
-			if s.waiting >= queueFactor*s.spec.Concurrency() {
+			if s.waiting >= s.cluster.o.MaxQueue {
 				return nil, errQueueFull
 			}
 			s.waiting++
@@ -222,7 +222,7 @@ func (s *service) kill() int {
 	killed := 0
 	for _, p := range s.processes {
 		if p.cmd != nil && p.cmd.Process.Kill() == nil {
-			p.killed = true
+			p.killed, p.state = true, draining
 			killed++
 		}
 	}

@@ -30,6 +30,7 @@ type Name struct {
 	Form  Form
 	Text  string
 	Where string
+	Holds string // of a JSON key: the Go type of its value, if it is a plain one
 }
 
 // forms returns what a word is called, by form.
@@ -73,7 +74,7 @@ func Unknown(words []harness.Word, names []Name) []string {
 			exists[n.Form] = map[string]bool{}
 		}
 		exists[n.Form][n.Text] = true
-		once := Name{Form: n.Form, Text: n.Text}
+		once := Name{Form: n.Form, Text: n.Text} // wherever it is
 		if !has[n.Form][n.Text] && !reported[once] {
 			reported[once] = true
 			problems = append(problems, fmt.Sprintf("%s: %s %q is not in the glossary: use the name that its meaning has there, or add the word to shared/harness/glossary.go", n.Where, n.Form, n.Text))
@@ -159,6 +160,36 @@ func misspelt(w harness.Word) []string {
 		wrong(Extension, w.Extension, "tuluat"+compact)
 	}
 	return problems
+}
+
+// Mistyped returns a line for each JSON key that holds a typed id under another
+// name than its word's, and for each that has the word's name and holds something
+// else. ids is the key of each type; parts are keys that say the part which the
+// thing plays, or that it is the record itself, rather than what it is.
+func Mistyped(ids, parts map[string]string, names []Name) []string {
+	types := map[string]string{}
+	for holds, key := range ids {
+		types[key] = holds
+	}
+	var problems []string
+	for _, n := range names {
+		want, isID := ids[n.Holds]
+		_, part := parts[n.Text]
+		switch {
+		case n.Form != Key || part:
+		case isID && n.Text != want:
+			problems = append(problems, fmt.Sprintf("%s: JSON key %q holds a %s, whose key is %q", n.Where, n.Text, n.Holds, want))
+		case !isID && basic(n.Holds) && types[n.Text] != "":
+			problems = append(problems, fmt.Sprintf("%s: JSON key %q holds a %s, but names a %s", n.Where, n.Text, n.Holds, types[n.Text]))
+		}
+	}
+	return problems
+}
+
+// basic reports whether a value of this type is a plain one; an object could be
+// the thing itself.
+func basic(holds string) bool {
+	return holds == "string" || holds == "bool" || strings.HasSuffix(holds, "State") || strings.HasPrefix(holds, "int") || strings.HasPrefix(holds, "uint")
 }
 
 // Synonym is a name that must not be used, because its meaning has another.

@@ -82,9 +82,24 @@ var elsewhere = map[string]string{
 	"agent.status.changed": "the status of a Kubernetes resource",
 }
 
+// ids are the keys of typed ids.
+var ids = map[string]string{
+	"AgentName": "agent", "SessionID": "session", "MessageID": "message", "StepID": "step", "ToolCallID": "toolCall",
+	"ExecutionID": "execution", "SandboxID": "sandbox", "ReplyID": "reply", "Channel": "channel",
+}
+
+// parts are keys that say more than which thing it is.
+var parts = map[string]string{
+	"inReplyTo": "the message that was answered",
+	"id":        "of the record itself",
+	"name":      "of the record itself",
+	"type":      "of the block itself",
+	"messageId": "the webhook's wire: what the other side knows a message or reply by",
+}
+
 func walk(t *testing.T) (names []Name, sets []Set, misnamed []string) {
 	t.Helper()
-	names, err := Source(os.DirFS(filepath.Join("..", "..", "..")), []string{"shared", "functions"}, foreign)
+	names, err := Source(os.DirFS(filepath.Join("..", "..", "..")), []string{"shared", "functions", "scripts/tuluat"}, foreign)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -131,6 +146,7 @@ func TestEveryNameIsInTheGlossaryOnce(t *testing.T) {
 	problems = append(problems, Unknown(harness.Glossary(), names)...)
 	problems = append(problems, Ambiguous(harness.Glossary())...)
 	problems = append(problems, Forbidden(synonyms, slices.DeleteFunc(names, func(n Name) bool { return elsewhere[n.Text] != "" }))...)
+	problems = append(problems, Mistyped(ids, parts, names)...)
 	problems = append(problems, misnamed...)
 	for _, p := range problems {
 		t.Error(p)
@@ -184,7 +200,7 @@ func text[S ~string](values ...S) []string {
 
 func TestUnknownFindsBothDirections(t *testing.T) {
 	words := []harness.Word{{Name: "chat", Meaning: "where replies go", Column: "chat", Key: "chat"}}
-	got := Unknown(words, []Name{{Column, "chat", "table sessions"}, {Column, "colour", "table sessions"}, {Column, "colour", "table messages"}})
+	got := Unknown(words, []Name{{Column, "chat", "table sessions", ""}, {Column, "colour", "table sessions", ""}, {Column, "colour", "table messages", ""}})
 	want := []string{
 		`glossary: chat has the JSON key "chat", which exists nowhere`,
 		`table sessions: column "colour" is not in the glossary: use the name that its meaning has there, or add the word to shared/harness/glossary.go`,
@@ -251,31 +267,52 @@ func TestAmbiguousFindsEachKind(t *testing.T) {
 
 func TestForbiddenFindsSynonymsInAnyForm(t *testing.T) {
 	for _, n := range []Name{
-		{Column, "conversation_id", "x"},
-		{Column, "user_id", "x"},
-		{Key, "userId", "x"},
-		{Key, "podName", "x"},
-		{Table, "thread", "x"},
-		{Value, "EXEC_ID", "x"},
-		{Event, "job.done", "x"},
-		{Key, "botID", "x"},
+		{Column, "conversation_id", "x", ""},
+		{Column, "user_id", "x", ""},
+		{Key, "userId", "x", ""},
+		{Key, "podName", "x", ""},
+		{Table, "thread", "x", ""},
+		{Value, "EXEC_ID", "x", ""},
+		{Event, "job.done", "x", ""},
+		{Key, "botID", "x", ""},
 	} {
 		if len(Forbidden(synonyms, []Name{n})) == 0 {
 			t.Errorf("%s %q is not found", n.Form, n.Text)
 		}
 	}
-	if got := Forbidden(synonyms, []Name{{Column, "channel_user_id", "x"}, {Key, "createdAt", "x"}, {Key, "toolCallId", "x"}}); len(got) > 0 {
+	if got := Forbidden(synonyms, []Name{{Column, "channel_user_id", "x", ""}, {Key, "createdAt", "x", ""}, {Key, "toolCallId", "x", ""}}); len(got) > 0 {
 		t.Errorf("the right word is forbidden: %q", got)
 	}
-	if got := Forbidden([]Synonym{{"user", "person"}, {"pod", "sandbox"}}, []Name{{Key, "superuserName", "x"}, {Column, "tripod_uid", "x"}}); len(got) > 0 {
+	if got := Forbidden([]Synonym{{"user", "person"}, {"pod", "sandbox"}}, []Name{{Key, "superuserName", "x", ""}, {Column, "tripod_uid", "x", ""}}); len(got) > 0 {
 		t.Errorf("found inside a word: %q", got)
+	}
+}
+
+func TestMistypedFindsBothDirections(t *testing.T) {
+	got := Mistyped(ids, parts, []Name{
+		{Key, "session", "a", "SessionID"},
+		{Key, "sessionId", "b", "SessionID"},
+		{Key, "session", "c", "string"},
+		{Key, "inReplyTo", "d", "MessageID"},
+		{Key, "session", "e", "sessionJSON"},
+		{Key, "session", "e", "SessionState"},
+		{Column, "session", "f", ""},
+		{Key, "text", "g", "string"},
+	})
+	want := []string{
+		`b: JSON key "sessionId" holds a SessionID, whose key is "session"`,
+		`c: JSON key "session" holds a string, but names a SessionID`,
+		`e: JSON key "session" holds a SessionState, but names a SessionID`,
+	}
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Errorf("problems (-want +got):\n%s", diff)
 	}
 }
 
 func TestSourceFindsKeysAndValues(t *testing.T) {
 	const code = `package a
 type t struct {
-	A string ` + "`json:\"alpha,omitempty\" yaml:\"x\"`" + `
+	A *harness.ID ` + "`json:\"alpha,omitempty\" yaml:\"x\"`" + `
 	Embedded
 	hidden int
 	B int ` + "`json:\"-\"`" + `
@@ -290,6 +327,7 @@ const (
 	number state2 = 1
 )
 const query = ` + "\"SELECT jsonb_build_object('session', s.session_id, 'step' , $1::text), 'other'\"" + `
+var spelt = ` + "`{\"text\":\"`" + ` + x + ` + "`\"}`" + `
 var theirs struct { A int ` + "`json:\"child-pid\"`" + ` }
 `
 	got, err := Source(fstest.MapFS{
@@ -302,13 +340,14 @@ var theirs struct { A int ` + "`json:\"child-pid\"`" + ` }
 		t.Fatal(err)
 	}
 	want := []Name{
-		{Key, "alpha", "shared/a.go:3"},
-		{Key, "gamma", "shared/a.go:7"},
-		{Key, "delta", "shared/a.go:7"},
-		{Value, "WAITING", "shared/a.go:11"},
-		{Event, "message.received", "shared/a.go:12"},
-		{Key, "session", "shared/a.go:17"},
-		{Key, "step", "shared/a.go:17"},
+		{Key, "alpha", "shared/a.go:3", "ID"},
+		{Key, "gamma", "shared/a.go:7", ""},
+		{Key, "delta", "shared/a.go:7", "int"},
+		{Value, "WAITING", "shared/a.go:11", ""},
+		{Event, "message.received", "shared/a.go:12", ""},
+		{Key, "session", "shared/a.go:17", ""},
+		{Key, "step", "shared/a.go:17", ""},
+		{Key, "text", "shared/a.go:18", ""},
 	}
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Errorf("names (-want +got):\n%s", diff)

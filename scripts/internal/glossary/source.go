@@ -14,7 +14,7 @@ import (
 )
 
 // Source returns the names that Go code below the folders gives to JSON keys (by
-// struct tags, or in SQL that builds JSON) and to the values of closed sets
+// struct tags, in JSON spelt out, or in SQL that builds it) and to the values of closed sets
 // (constants of a named string type). Tests and testdata are left out, and so is
 // what foreign names: folders and single names that are somebody else's to
 // choose. A struct with tags on some exported fields only is an error, since the
@@ -76,7 +76,7 @@ func inFile(name string, text []byte) ([]Name, error) {
 			}
 		case *ast.BasicLit:
 			if n.Kind == token.STRING {
-				names = append(names, sqlKeys(n, where)...)
+				names = append(names, written(n, where)...)
 			}
 		}
 		return true
@@ -96,7 +96,7 @@ func keys(s *ast.StructType, where func(ast.Node) string) (names []Name, missing
 		switch {
 		case tag == "-" || len(field.Names) == 0 && key == "":
 		case key != "":
-			names = append(names, Name{Form: Key, Text: key, Where: where(field)})
+			names = append(names, Name{Form: Key, Text: key, Where: where(field), Holds: plain(field.Type)})
 		case field.Names[0].IsExported():
 			missing = field.Names[0].Name
 		}
@@ -104,19 +104,37 @@ func keys(s *ast.StructType, where func(ast.Node) string) (names []Name, missing
 	return names, missing
 }
 
+// plain returns the name of a type without its package, or "" for one made of others.
+func plain(e ast.Expr) string {
+	switch e := e.(type) {
+	case *ast.Ident:
+		return e.Name
+	case *ast.SelectorExpr:
+		return e.Sel.Name
+	case *ast.StarExpr:
+		return plain(e.X)
+	}
+	return ""
+}
+
 var (
 	buildsJSON = regexp.MustCompile(`jsonb?_build_object\(([^()]*)`)
 	sqlKey     = regexp.MustCompile(`'(\w+)'\s*,`)
+	jsonKey    = regexp.MustCompile(`"(\w+)":`)
 )
 
-// sqlKeys returns the keys of JSON that a query builds. They are the string
-// constants there: every value comes from a column or a parameter.
-func sqlKeys(query *ast.BasicLit, where func(ast.Node) string) []Name {
+// written returns the keys of JSON that a string spells out itself, or makes a
+// query build: the string constants there, as every value comes from a column
+// or a parameter.
+func written(literal *ast.BasicLit, where func(ast.Node) string) []Name {
+	text, _ := strconv.Unquote(literal.Value) // the parser has checked it
+	found := jsonKey.FindAllStringSubmatch(text, -1)
+	for _, built := range buildsJSON.FindAllStringSubmatch(text, -1) {
+		found = append(found, sqlKey.FindAllStringSubmatch(built[1], -1)...)
+	}
 	var names []Name
-	for _, built := range buildsJSON.FindAllStringSubmatch(query.Value, -1) {
-		for _, key := range sqlKey.FindAllStringSubmatch(built[1], -1) {
-			names = append(names, Name{Form: Key, Text: key[1], Where: where(query)})
-		}
+	for _, key := range found {
+		names = append(names, Name{Form: Key, Text: key[1], Where: where(literal)})
 	}
 	return names
 }

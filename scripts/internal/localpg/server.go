@@ -43,6 +43,9 @@ const (
 	superuser = "postgres"
 	startTime = 60 * time.Second // crash recovery included
 	stopTime  = 20 * time.Second // fast shutdown, then SIGKILL
+
+	startTries = 3
+	startPause = time.Second
 )
 
 // Start makes the server's folder if needed, ends a server that an earlier,
@@ -72,13 +75,21 @@ func Start(ctx context.Context, o Options) (*Server, error) {
 	if s.port, err = s.choosePort(); err != nil {
 		return nil, err
 	}
-	if err := s.launch(); err != nil {
-		return nil, err
+	for try := 1; ; try++ {
+		if err := s.launch(); err != nil {
+			return nil, err
+		}
+		err := s.awaitReady(ctx)
+		if err == nil {
+			return s, nil
+		}
+		err = errors.Join(err, s.Stop())
+		// The helpers of a killed server hold its memory for a moment longer.
+		if try == startTries || ctx.Err() != nil {
+			return nil, err
+		}
+		time.Sleep(startPause)
 	}
-	if err := s.awaitReady(ctx); err != nil {
-		return nil, errors.Join(err, s.Stop())
-	}
-	return s, nil
 }
 
 // DSN is the connection string of the superuser for the database named.
@@ -104,22 +115,25 @@ func (s *Server) Stop() error {
 		return nil
 	default:
 	}
-	if pid, err := s.postmaster(); err == nil {
-		_ = syscall.Kill(pid, syscall.SIGINT) // gone already is as good
-	} else {
-		_ = s.cmd.Process.Signal(syscall.SIGINT)
-	}
+	s.signal(syscall.SIGINT)
 	select {
 	case <-s.exited:
 		return nil
 	case <-time.After(stopTime):
-		if pid, err := s.postmaster(); err == nil {
-			_ = syscall.Kill(pid, syscall.SIGKILL)
-		}
-		_ = s.cmd.Process.Kill()
+		s.signal(syscall.SIGKILL)
+		_ = s.cmd.Process.Kill() // what runs the server, where that is another process
 		<-s.exited
 		return fmt.Errorf("PostgreSQL did not stop within %s and was killed; it recovers at its next start", stopTime)
 	}
+}
+
+// signal reaches the server itself, which as root is a grandchild.
+func (s *Server) signal(signal syscall.Signal) {
+	if pid, err := s.postmaster(); err == nil && s.isServer(pid) {
+		_ = syscall.Kill(pid, signal) // gone already is as good
+		return
+	}
+	_ = s.cmd.Process.Signal(signal)
 }
 
 func (s *Server) data() string { return filepath.Join(s.o.Dir, "data") }
@@ -227,25 +241,29 @@ func (s *Server) postmaster() (int, error) {
 	return strconv.Atoi(strings.TrimSpace(lines[0]))
 }
 
-// stopStale ends a server still running on this folder. The caller holds the
-// folder, so it can only be one whose parent was killed. A pid file whose
-// process is gone, or is not PostgreSQL, is PostgreSQL's own to replace.
+// stopStale ends a server still running on this folder and removes the pid file
+// of one that is gone: its number may belong to any process by now. The caller
+// holds the folder, so a running server can only be one whose parent was killed.
+// Without /proc nobody can tell, and PostgreSQL's own check has to do.
 func (s *Server) stopStale() error {
 	pid, err := s.postmaster()
 	if errors.Is(err, os.ErrNotExist) {
 		return nil
 	}
-	if err != nil {
-		return os.Remove(filepath.Join(s.data(), "postmaster.pid"))
+	if _, noProc := os.Stat("/proc/self/cmdline"); err == nil && noProc != nil {
+		return nil
 	}
 	deadline := time.Now().Add(stopTime)
-	for signal := syscall.SIGINT; s.isServer(pid); time.Sleep(20 * time.Millisecond) {
-		if err := syscall.Kill(pid, signal); err != nil {
+	for signal := syscall.SIGINT; err == nil && s.isServer(pid); time.Sleep(20 * time.Millisecond) {
+		if syscall.Kill(pid, signal) != nil {
 			break
 		}
 		if time.Now().After(deadline) {
 			signal = syscall.SIGKILL
 		}
+	}
+	if err := os.Remove(filepath.Join(s.data(), "postmaster.pid")); !errors.Is(err, os.ErrNotExist) {
+		return err
 	}
 	return nil
 }

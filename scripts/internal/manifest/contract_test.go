@@ -91,4 +91,3 @@ func contract(t *testing.T, program string, s *manifest.Service) []string {
 	slices.Sort(types)
 	return types
 }
-
