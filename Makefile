@@ -26,7 +26,7 @@ help: ## list the verbs
 .PHONY: dev
 dev: ## start the whole system on this machine, without any account, key, cluster or Docker
 	@scripts/setup.sh
-	@go run ./scripts/dev $(ARGS)
+	@CGO_ENABLED=0 go run ./scripts/dev $(ARGS)
 
 .PHONY: build
 build: ## build the functions and the CLI into bin/
@@ -37,18 +37,18 @@ build: ## build the functions and the CLI into bin/
 test: ## run the tests with the race detector on a real Postgres; PKG= and ARGS= narrow it
 	@scripts/setup.sh test
 	@echo 'compiling with the race detector' >&2
-	@go list -tags local -f '{{if ne .Name "main"}}{{.ImportPath}}{{end}}' $(PKG) | CGO_ENABLED=1 xargs go build -v -race -tags local |& $(progress)
-	@CGO_ENABLED=1 go run ./scripts/testdb -- go test -race -tags local $(ARGS) $(PKG)
+	@go list -tags local -f '{{if ne .Name "main"}}{{.ImportPath}}{{end}}' $(PKG) | CGO_ENABLED=1 xargs -r go build -v -race -tags local |& $(progress)
+	@CGO_ENABLED=1 go run ./scripts/testdb -- go test -race -tags local $(PKG) $(ARGS)
 
 .PHONY: system
-system: ## run the long journeys: chaos, hostile commands, the whole system (tag system)
+system: ## run the long journeys: every function, killed and cut off at random (tag system)
 	@scripts/setup.sh test
-	@CGO_ENABLED=1 go run ./scripts/testdb -- go test -race -tags local,system -timeout 60m -v $(ARGS) ./scripts/system/...
+	@go test -tags local,system -timeout 60m -v ./scripts/system/... $(ARGS)
 
 .PHONY: bench
 bench: ## measure ingest, overhead per message, SQL round trips and start times
 	@scripts/setup.sh
-	@go run ./scripts/testdb -- go run ./scripts/bench $(ARGS)
+	@go run ./scripts/bench $(ARGS)
 
 .PHONY: migrate
 migrate: ## bring the database of DATABASE_URL to the newest schema

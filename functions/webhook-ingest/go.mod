@@ -3,6 +3,7 @@ module tuluat.ai/harness/functions/webhook-ingest
 go 1.26.0
 
 require (
+	github.com/google/go-cmp v0.7.0
 	github.com/jackc/pgx/v5 v5.13.0
 	github.com/prometheus/client_golang v1.25.0
 	github.com/theory/jsonpath v0.12.3

@@ -26,7 +26,7 @@ import (
 
 	"tuluat.ai/harness/scripts/internal/localpg"
 	"tuluat.ai/harness/shared/harness"
-	"tuluat.ai/harness/shared/postgres"
+	"tuluat.ai/harness/shared/postgres/schema"
 )
 
 const (
@@ -124,7 +124,7 @@ func freshDatabase(ctx context.Context, pg *localpg.Server, name string) error {
 	if _, err := conn.Exec(ctx, "CREATE DATABASE "+name); err != nil {
 		return err
 	}
-	return postgres.Migrate(ctx, harness.Secret(pg.DSN(name)), slog.New(slog.DiscardHandler))
+	return schema.Migrate(ctx, harness.Secret(pg.DSN(name)), slog.New(slog.DiscardHandler))
 }
 
 type server struct {

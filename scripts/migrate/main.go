@@ -12,7 +12,7 @@ import (
 	"syscall"
 
 	"tuluat.ai/harness/shared/harness"
-	"tuluat.ai/harness/shared/postgres"
+	"tuluat.ai/harness/shared/postgres/schema"
 )
 
 func main() {
@@ -31,7 +31,7 @@ func run(ctx context.Context, getenv func(string) string) error {
 		return harness.Errorf(harness.Invalid, "DATABASE_URL is not set: the PostgreSQL connection string")
 	}
 	log := slog.New(slog.NewTextHandler(os.Stderr, nil))
-	if err := postgres.Migrate(ctx, dsn, log); err != nil {
+	if err := schema.Migrate(ctx, dsn, log); err != nil {
 		return err
 	}
 	log.Info("the schema is up to date")

@@ -12,6 +12,7 @@ import (
 	"os"
 	"path"
 	"path/filepath"
+	"strings"
 	"sync"
 	"syscall"
 	"testing"
@@ -26,7 +27,7 @@ import (
 	"tuluat.ai/harness/scripts/internal/manifest"
 	"tuluat.ai/harness/scripts/internal/pgproxy"
 	"tuluat.ai/harness/shared/harness"
-	"tuluat.ai/harness/shared/postgres"
+	"tuluat.ai/harness/shared/postgres/schema"
 )
 
 // plan says what world a test wants.
@@ -173,7 +174,7 @@ func (w *world) startDatabase() {
 	_, err = admin.Exec(ctx, "CREATE DATABASE "+database)
 	admin.Close()
 	w.must(err)
-	w.must(postgres.Migrate(ctx, harness.Secret(w.dsn), slog.New(slog.DiscardHandler)))
+	w.must(schema.Migrate(ctx, harness.Secret(w.dsn), slog.New(slog.DiscardHandler)))
 	w.db = w.pool(database)
 	w.t.Cleanup(w.db.Close)
 }
@@ -350,7 +351,15 @@ func (w *world) env(s *manifest.Service, bin string) map[string]string {
 	if err != nil {
 		w.t.Error(err)
 	}
-	env["DATABASE_URL"] = dsn
+	u, err := url.Parse(dsn)
+	if err != nil {
+		w.t.Error(err)
+		return env
+	}
+	query := u.Query() // as its own role, with the least it needs
+	query.Set("role", "tuluat_"+strings.ReplaceAll(s.Function(), "-", "_"))
+	u.RawQuery = query.Encode()
+	env["DATABASE_URL"] = u.String()
 	switch s.Function() {
 	case "webhook-ingest":
 		env["CALLBACK_ALLOW_PRIVATE"] = "true"

@@ -94,7 +94,7 @@ func newWorld(t *testing.T) *world {
 	w.start()
 	w.write("secret", secret+"\n")
 	w.write("dev.json", fmt.Sprintf(`{"url": %q, "agentsDir": "config", "webhooks": {
-		"coder": {"hook": "coder-hook", "secretFile": "secret"}, "helper": {"hook": "helper-hook", "secretFile": %q}}}`, w.url, filepath.Join(w.home, "secret")))
+		"coder": {"account": "coder-hook", "secretFile": "secret"}, "helper": {"account": "helper-hook", "secretFile": %q}}}`, w.url, filepath.Join(w.home, "secret")))
 	return w
 }
 

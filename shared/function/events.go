@@ -2,6 +2,7 @@ package function
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"log/slog"
 	"net/http"
@@ -100,7 +101,7 @@ func recovering(log *slog.Logger, next http.Handler) http.Handler {
 			if reason == nil {
 				return
 			}
-			if reason == http.ErrAbortHandler {
+			if err, ok := reason.(error); ok && errors.Is(err, http.ErrAbortHandler) {
 				panic(reason)
 			}
 			log.Error("panic", "event", r.Header.Get("Ce-Id"), "path", r.URL.Path, "err", fmt.Sprint(reason), "stack", string(debug.Stack()))

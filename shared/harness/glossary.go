@@ -187,6 +187,7 @@ func standing() []Word {
 	return []Word{
 		{Name: "id", Meaning: "the id of the very thing that a record is about", Key: "id"},
 		{Name: "state", Meaning: "how far a thing has come", Column: "state", Key: "state"},
+		{Name: "executionState", Meaning: "how the execution of a toolCall ended, where both are told of", Key: "executionState"},
 		{Name: "reason", Meaning: "why it stands so", Column: "reason", Key: "reason"},
 		{Name: "status", Meaning: "the runner's word on an execution; of an HTTP problem, its code", Key: "status", Value: "STATUS"},
 		{Name: "statusCode", Meaning: "what a receiver answered over HTTP", Column: "status_code"},

@@ -19,10 +19,10 @@ type SweepClaim struct {
 
 // Finding is what one item of a pass came to.
 type Finding struct {
-	Found int    `json:"found"` // rows or objects that needed something
-	Done  int    `json:"done"`  // of them, those that got it
-	Left  int    `json:"left"`  // of them, those left to a later pass; more may wait behind them
-	Error string `json:"error,omitempty"`
+	Found int    `json:"found"`            // rows or objects that needed something
+	Done  int    `json:"done"`             // of them, those that got it
+	Left  int    `json:"left"`             // of them, those left to a later pass; more may wait behind them
+	Error string `json:"reason,omitempty"` // why the item stopped
 }
 
 // ClaimSweep takes the lease of the sweep. ErrNothingDue: somebody else has it.

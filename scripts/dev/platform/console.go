@@ -59,6 +59,11 @@ type consoleHandler struct {
 	console *console
 }
 
+// Enabled lets errors through whatever the log file takes.
+func (h consoleHandler) Enabled(ctx context.Context, level slog.Level) bool {
+	return level >= slog.LevelError || h.Handler.Enabled(ctx, level)
+}
+
 func (h consoleHandler) Handle(ctx context.Context, r slog.Record) error {
 	if r.Level >= slog.LevelError {
 		line := r.Message

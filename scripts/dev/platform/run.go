@@ -17,7 +17,7 @@ import (
 	"tuluat.ai/harness/scripts/dev/handover"
 	"tuluat.ai/harness/scripts/internal/devcluster"
 	"tuluat.ai/harness/scripts/internal/manifest"
-	"tuluat.ai/harness/shared/postgres"
+	"tuluat.ai/harness/shared/postgres/schema"
 )
 
 // run returns when ctx has ended and everything it started has too.
@@ -47,8 +47,11 @@ func run(ctx context.Context, h handover.Handover) (err error) {
 	if err != nil {
 		return err
 	}
-	if err := postgres.Migrate(ctx, dsn, log); err != nil {
+	if err := schema.Migrate(ctx, dsn, log); err != nil {
 		return fmt.Errorf("the database's schema: %w", err)
+	}
+	if err := allowRoles(ctx, h.Postgres, set); err != nil {
+		return err
 	}
 	store, err := openStorage(h.State, log)
 	if err != nil {
@@ -66,12 +69,20 @@ func run(ctx context.Context, h handover.Handover) (err error) {
 	if _, err := hooks.scan(); err != nil {
 		return err
 	}
+	databases, err := asRoles(dsn, set)
+	if err != nil {
+		return err
+	}
 	cluster, err := devcluster.New(devcluster.Options{
 		Manifest:  set,
 		Binary:    func(importPath string) string { return filepath.Join(h.Bin(), path.Base(importPath)) },
 		Secret:    s.read,
 		ConfigMap: func(name string) (string, bool) { return h.Agents, name == "agents" },
-		Env:       func(service *manifest.Service) map[string]string { return environment(service, boxes, hooks) },
+		Env: func(service *manifest.Service) map[string]string {
+			env := environment(service, boxes, hooks)
+			env["DATABASE_URL"] = databases[service.Function()]
+			return env
+		},
 		AgentsDir: h.Agents, LogDir: h.Logs(), Log: log, OnError: c.functionError, Gateway: h.Address,
 	})
 	if err != nil {
@@ -127,7 +138,7 @@ func environment(service *manifest.Service, boxes *sandboxes, hooks *hooks) map[
 		env["CALLBACK_ALLOW_PRIVATE"] = "true" // callbacks on this machine are the rule here
 		return env
 	}
-	return nil
+	return map[string]string{}
 }
 
 // writeDevFile tells the CLI where the system is and how to reach its agents.

@@ -65,13 +65,13 @@ type hooks struct {
 
 // webhook tells the CLI how to reach an agent.
 type webhook struct {
-	Hook       string `json:"hook"`
+	Hook       string `json:"account"`
 	SecretFile string `json:"secretFile"`
 }
 
 // scan reads the folder, makes the secrets that are missing and reports
-// whether there is a new one, or an agent came or went. Files that cannot be read are agent-status's to
-// complain about.
+// whether there is a new one, or an agent came or went. Files that cannot be
+// read are agent-status's to complain about.
 func (h *hooks) scan() (changed bool, err error) {
 	files, err := filepath.Glob(filepath.Join(h.folder, "*.y*ml"))
 	if err != nil {

@@ -52,10 +52,6 @@ var store = []string{
 	"github.com/jackc/puddle/v2",
 	"golang.org/x/sync",
 	"golang.org/x/text",
-
-	"github.com/pressly/goose/v3",
-	"github.com/mfridman/interpolate", // goose's
-	"github.com/sethvargo/go-retry",
 }
 
 // The two providers' official SDKs and what they need.

@@ -20,6 +20,7 @@ import (
 
 	"tuluat.ai/harness/shared/harness"
 	"tuluat.ai/harness/shared/postgres"
+	"tuluat.ai/harness/shared/postgres/schema"
 )
 
 // New returns a store on a database of its own, cloned from a migrated template
@@ -113,7 +114,7 @@ func makeTemplate(server *url.URL) (string, error) {
 	if _, err := conn.Exec(ctx, "CREATE DATABASE "+building); err != nil {
 		return "", err
 	}
-	if err := postgres.Migrate(ctx, harness.Secret(withDatabase(server, building)), slog.New(slog.DiscardHandler)); err != nil {
+	if err := schema.Migrate(ctx, harness.Secret(withDatabase(server, building)), slog.New(slog.DiscardHandler)); err != nil {
 		return "", err
 	}
 	_, err = conn.Exec(ctx, fmt.Sprintf("ALTER DATABASE %s RENAME TO %s", building, name))
@@ -124,11 +125,11 @@ func makeTemplate(server *url.URL) (string, error) {
 // another template.
 func templateName() (string, error) {
 	sum := sha256.New()
-	err := fs.WalkDir(postgres.Migrations(), ".", func(path string, d fs.DirEntry, err error) error {
+	err := fs.WalkDir(schema.Files(), ".", func(path string, d fs.DirEntry, err error) error {
 		if err != nil || d.IsDir() {
 			return err
 		}
-		content, err := fs.ReadFile(postgres.Migrations(), path)
+		content, err := fs.ReadFile(schema.Files(), path)
 		sum.Write([]byte(path))
 		sum.Write(content)
 		return err

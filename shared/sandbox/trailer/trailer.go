@@ -53,7 +53,7 @@ type Status struct {
 	Started      bool   `json:"started"`
 	ExitCode     *int   `json:"exitCode,omitempty"`
 	Signal       string `json:"signal,omitempty"`
-	Message      string `json:"message,omitempty"`
+	Message      string `json:"reason,omitempty"`
 	StdoutBytes  int64  `json:"stdoutBytes"` // printed
 	StderrBytes  int64  `json:"stderrBytes"`
 	StdoutStored int64  `json:"stdoutStored"` // kept, and readable by offset

@@ -76,7 +76,7 @@ func (c *callback) post(ctx context.Context, r *postgres.ReplyClaim, key harness
 	if err != nil {
 		return failed(err.Error())
 	}
-	response, err := c.do(ctx, http.MethodPost, target, body, key, r)
+	response, err := c.do(ctx, http.MethodPost, target, body, key, r) //nolint:bodyclose // do has read and closed it
 	if err != nil {
 		return unanswered(err)
 	}
@@ -103,7 +103,7 @@ func (c *callback) has(ctx context.Context, r *postgres.ReplyClaim, key harness.
 	query := target.Query()
 	query.Set("reply", string(r.ID))
 	target.RawQuery = query.Encode()
-	response, err := c.do(ctx, http.MethodGet, target, nil, key, r)
+	response, err := c.do(ctx, http.MethodGet, target, nil, key, r) //nolint:bodyclose // do has read and closed it
 	if err != nil || response.StatusCode != http.StatusOK {
 		return false, ""
 	}

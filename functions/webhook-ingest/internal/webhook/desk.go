@@ -39,7 +39,7 @@ type visitor struct {
 }
 
 const (
-	atOnce     = 2
+	atOnce     = 2  // so that one that waits for a row's lock does not hold up everybody
 	together   = 64 // arrivals in one statement
 	acceptTime = 10 * time.Second
 )

@@ -16,7 +16,7 @@ import (
 // sent is what send prints with -o json.
 type sent struct {
 	hook.Receipt
-	Reply     *string    `json:"reply,omitempty"` // with --wait
+	Reply     *string    `json:"text,omitempty"` // with --wait
 	ToolCalls []toolCall `json:"toolCalls,omitempty"`
 }
 
@@ -25,7 +25,7 @@ type toolCall struct {
 	Arguments string                 `json:"arguments"`
 	State     string                 `json:"state"`
 	Result    string                 `json:"result"`
-	Execution harness.ExecutionState `json:"execution,omitempty"`
+	Execution harness.ExecutionState `json:"executionState,omitempty"`
 	ExitCode  *int                   `json:"exitCode,omitempty"`
 }
 

@@ -24,7 +24,7 @@ type State struct {
 
 // Webhook is the hook of one agent.
 type Webhook struct {
-	Hook       string `json:"hook"`
+	Hook       string `json:"account"`
 	SecretFile string `json:"secretFile"`
 }
 

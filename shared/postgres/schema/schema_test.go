@@ -1,4 +1,4 @@
-package postgres_test
+package schema_test
 
 import (
 	"context"
@@ -10,8 +10,8 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"tuluat.ai/harness/shared/harness"
-	"tuluat.ai/harness/shared/postgres"
 	"tuluat.ai/harness/shared/postgres/postgrestest"
+	"tuluat.ai/harness/shared/postgres/schema"
 )
 
 // Ten starters at once on an empty database: all end well, each version runs
@@ -22,7 +22,7 @@ func TestTenMigrationsAtOnce(t *testing.T) {
 	errs := make(chan error, 10)
 	var running sync.WaitGroup
 	for range 10 {
-		running.Go(func() { errs <- postgres.Migrate(ctx, dsn, slog.New(slog.DiscardHandler)) })
+		running.Go(func() { errs <- schema.Migrate(ctx, dsn, slog.New(slog.DiscardHandler)) })
 	}
 	running.Wait()
 	for range 10 {
@@ -39,7 +39,7 @@ func TestTenMigrationsAtOnce(t *testing.T) {
 			t.Errorf("versions %v: each must be there once, in order", versions)
 		}
 	}
-	if err := postgres.Migrate(ctx, dsn, slog.New(slog.DiscardHandler)); err != nil {
+	if err := schema.Migrate(ctx, dsn, slog.New(slog.DiscardHandler)); err != nil {
 		t.Fatal(err)
 	}
 	if diff := cmp.Diff(versions, applied(t, dsn)); diff != "" {

@@ -1,8 +1,12 @@
-package postgres
+// Package schema holds the database's tables and roles and brings a database to
+// them. Functions do not link it: migrations are run by a Job or a person,
+// never at a function's start.
+package schema
 
 import (
 	"context"
 	"embed"
+	"fmt"
 	"io/fs"
 	"log/slog"
 	"time"
@@ -18,8 +22,8 @@ import (
 //go:embed migrations/*.sql
 var migrations embed.FS
 
-// Migrations returns the schema's files.
-func Migrations() fs.FS { return migrations }
+// Files returns the migrations.
+func Files() fs.FS { return migrations }
 
 // Migrate brings the database at dsn to this build's schema. It needs a direct
 // connection (not PgBouncer), holds a lock for the whole run, and is safe to
@@ -47,5 +51,8 @@ func Migrate(ctx context.Context, dsn harness.Secret, log *slog.Logger) error {
 	for _, m := range applied {
 		log.Info("migration applied", "file", m.Source.Path, "took", m.Duration.Round(time.Millisecond))
 	}
-	return translate(err)
+	if err != nil {
+		return fmt.Errorf("migrations: %w", err)
+	}
+	return nil
 }
