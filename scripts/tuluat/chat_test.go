@@ -60,13 +60,13 @@ func TestSend(t *testing.T) {
 	}
 	got := w.tuluat(nil, "send", "coder", "run: x\x1b", "--wait", "-o", "json")
 	var answer struct {
-		Session, Message, Reply string
-		ToolCalls               []struct {
-			Name, Execution string
-			ExitCode        int
+		Session, Message, Text string
+		ToolCalls              []struct {
+			Name, ExecutionState string
+			ExitCode             int
 		}
 	}
-	if err := json.Unmarshal([]byte(got.out), &answer); err != nil || answer.Reply != "it printed x\x1b" || len(answer.ToolCalls) != 1 || answer.ToolCalls[0].ExitCode != 7 {
+	if err := json.Unmarshal([]byte(got.out), &answer); err != nil || answer.Text != "it printed x\x1b" || len(answer.ToolCalls) != 1 || answer.ToolCalls[0].ExitCode != 7 || answer.ToolCalls[0].ExecutionState != "FAILED" {
 		t.Errorf("%+v %v", got, err)
 	}
 }

@@ -80,11 +80,13 @@ WITH arrival AS (
 )
 SELECT a.n, a.message_id, a.unrouted, a.denied, COALESCE(a.agent_name, ''), COALESCE(m.session_id, ''),
        m.message_id IS NOT NULL AND EXISTS (SELECT 1 FROM newest w WHERE w.message_id = a.message_id) AS wakes,
-       COALESCE(k.message_id, ''), COALESCE(km.session_id, '')
+       COALESCE(k.message_id, ''), COALESCE(k.session_id, '')
 FROM arrival a
 LEFT JOIN message m ON m.message_id = a.message_id
-LEFT JOIN inbox k ON k.channel = $1 AND k.account = a.account AND k.provider_id = a.provider_id
-LEFT JOIN messages km ON km.message_id = k.message_id
+LEFT JOIN LATERAL ( -- row by row: planned as a join it would read the whole inbox
+    SELECT i.message_id, km.session_id FROM inbox i LEFT JOIN messages km ON km.message_id = i.message_id
+    WHERE m.message_id IS NULL AND i.channel = $1 AND i.account = a.account AND i.provider_id = a.provider_id LIMIT 1
+) k ON true
 ORDER BY a.n`
 
 // Accept stores what arrived on a channel and returns the fate of each arrival

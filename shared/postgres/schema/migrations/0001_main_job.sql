@@ -65,6 +65,7 @@ CREATE TABLE sessions (
 );
 CREATE UNIQUE INDEX session_open_conversation ON sessions (agent_name, channel, account, chat)
     WHERE state NOT IN ('COMPLETED', 'CANCELLED');
+CREATE INDEX sessions_conversation ON sessions (channel, account, chat, created_at);
 CREATE INDEX sessions_due ON sessions (due_at) WHERE due_at IS NOT NULL;
 CREATE INDEX sessions_leased ON sessions (lease_until) WHERE lease_owner IS NOT NULL;
 CREATE INDEX sessions_idle ON sessions (updated_at) WHERE state IN ('IDLE', 'BLOCKED', 'FAILED') AND idle_seconds > 0;
