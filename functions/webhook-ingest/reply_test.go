@@ -293,6 +293,30 @@ func TestAnswersOfTheReceiver(t *testing.T) {
 	}
 }
 
+// On a connection that has been used before, Go's client takes a break for the
+// receiver's idle timeout and sends again: a reply that arrived would arrive twice.
+func TestABreakOfAUsedConnectionIsNotSentAgainUnasked(t *testing.T) {
+	r := newReceiver(t)
+	r.answer = func(_ http.ResponseWriter, _ post, n int) {
+		if n == 2 {
+			panic(http.ErrAbortHandler)
+		}
+	}
+	p, e := talk(t, r.server.URL, nil, "one", "two", "three")
+	p.deliver(e)
+	if got := r.texts(); got != "one two" {
+		t.Fatalf("received %s", got)
+	}
+	p.now()
+	p.deliver(e)
+	if got := r.texts(); got != "one two three" || r.asked != 1 {
+		t.Errorf("received %s after %d questions", got, r.asked)
+	}
+	if got := p.states(); got != "one/SENT/1 two/SENT/2 three/SENT/1" {
+		t.Errorf("states %s", got)
+	}
+}
+
 func TestARetryHoldsTheOrderUntilItFails(t *testing.T) {
 	r := newReceiver(t)
 	r.answer = func(w http.ResponseWriter, p post, _ int) {

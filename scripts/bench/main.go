@@ -72,7 +72,11 @@ func run(ctx context.Context, o options) error {
 	if err != nil {
 		return err
 	}
-	defer pg.Stop()
+	defer func() {
+		if err := pg.Stop(); err != nil {
+			say("Postgres: %v", err)
+		}
+	}()
 	var figures []Figure
 	for _, measure := range []func(context.Context, options, string, *localpg.Server) ([]Figure, error){starts, ingest, turns} {
 		more, err := measure(ctx, o, bin, pg)

@@ -382,12 +382,6 @@ func (w *world) sandboxEnv(env map[string]string, bin string) {
 	env["SANDBOX_LOCAL_BINDS"] = w.evidence + ":" + insideEvidence
 }
 
-// closeAll discards and closes a body.
-func closeAll(body io.ReadCloser) {
-	_, _ = io.Copy(io.Discard, io.LimitReader(body, 1<<20)) // so that the connection is used again
-	_ = body.Close()
-}
-
 func (w *world) published(e cloudevents.Event) {
 	if w.plan.onPublish != nil {
 		w.plan.onPublish(e.Type())

@@ -108,7 +108,9 @@ func (w *world) serve(binary string, env ...string) {
 		w.t.Fatal(err)
 	}
 	w.stop = sync.OnceFunc(func() {
-		cmd.Process.Signal(os.Interrupt)
+		if err := cmd.Process.Signal(os.Interrupt); err != nil {
+			w.t.Error(err)
+		}
 		if err := cmd.Wait(); err != nil {
 			w.t.Errorf("webhook-ingest: %v\n%s", err, logs.String())
 		}

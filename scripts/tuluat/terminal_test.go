@@ -62,7 +62,11 @@ func (w *world) terminal(args ...string) *terminal {
 			}
 		}
 	}()
-	w.t.Cleanup(func() { x.cmd.Process.Kill(); keys.Close(); <-x.read })
+	w.t.Cleanup(func() {
+		_ = x.cmd.Process.Kill() // it may have ended
+		keys.Close()
+		<-x.read
+	})
 	return x
 }
 

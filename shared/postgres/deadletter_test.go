@@ -51,19 +51,23 @@ func TestDeadLettersByKindOfWork(t *testing.T) {
 		finish string // SQL: the work is done
 	}{
 		{
-			"a message", event.Event{ID: "message.received:1", Type: event.MessageReceived, Session: session, Payload: event.Payload{Session: session, Message: message}},
+			"a message",
+			event.Event{ID: "message.received:1", Type: event.MessageReceived, Session: session, Payload: event.Payload{Session: session, Message: message}},
 			`SELECT count(*) FROM sessions WHERE dead_lettered_at IS NOT NULL`, `UPDATE sessions SET due_at = NULL, state = 'IDLE', dead_lettered_at = NULL`,
 		},
 		{
-			"a command", event.Event{ID: "execution.requested:1", Type: event.ExecutionRequested, Session: session, Payload: event.Payload{Session: session, Execution: "exe_1"}},
+			"a command",
+			event.Event{ID: "execution.requested:1", Type: event.ExecutionRequested, Session: session, Payload: event.Payload{Session: session, Execution: "exe_1"}},
 			`SELECT count(*) FROM executions WHERE dead_lettered_at IS NOT NULL`, `UPDATE executions SET state = 'CANCELLED', ended_at = now(), dead_lettered_at = NULL`,
 		},
 		{
-			"a reply", event.Event{ID: "message.reply:1", Type: event.MessageReply, Session: session, Payload: event.Payload{Session: session, Message: "msg_out"}},
+			"a reply",
+			event.Event{ID: "message.reply:1", Type: event.MessageReply, Session: session, Payload: event.Payload{Session: session, Message: "msg_out"}},
 			`SELECT count(*) FROM replies WHERE dead_lettered_at IS NOT NULL AND reply_id = 'rpl_2'`, `UPDATE replies SET state = 'SENT', dead_lettered_at = NULL`,
 		},
 		{
-			"a session", event.Event{ID: "session.due:1", Type: event.SessionDue, Session: session, Payload: event.Payload{Session: session}},
+			"a session",
+			event.Event{ID: "session.due:1", Type: event.SessionDue, Session: session, Payload: event.Payload{Session: session}},
 			`SELECT count(*) FROM sessions WHERE dead_lettered_at IS NOT NULL`, `UPDATE sessions SET due_at = NULL, dead_lettered_at = NULL`,
 		},
 	}

@@ -55,8 +55,10 @@ func TestStream(t *testing.T) {
 	if claim, err = s.ClaimSession(ctx, first.Session, lease); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := s.CommitStep(ctx, postgres.StepCommit{Claim: claim, State: harness.SessionIdle, Reply: []string{"one", "two"}, End: true,
-		Results: []postgres.CallOutcome{{ID: "call_1", State: harness.ToolCallDone, Result: "exit code 0"}}}); err != nil {
+	if _, err := s.CommitStep(ctx, postgres.StepCommit{
+		Claim: claim, State: harness.SessionIdle, Reply: []string{"one", "two"}, End: true,
+		Results: []postgres.CallOutcome{{ID: "call_1", State: harness.ToolCallDone, Result: "exit code 0"}},
+	}); err != nil {
 		t.Fatal(err)
 	}
 	second := arrive(t, s, "b")[0]

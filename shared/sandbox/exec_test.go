@@ -131,7 +131,9 @@ var (
 	silent reply = func(*wire, string, map[string]string, io.Writer, io.Writer) error { return nil }
 	gone   reply = func(*wire, string, map[string]string, io.Writer, io.Writer) error { return ErrGone }
 	midway reply = func(w *wire, nonce string, a map[string]string, o, e io.Writer) error {
-		clean(w, nonce, a, o, e)
+		if err := clean(w, nonce, a, o, e); err != nil {
+			return err
+		}
 		return ErrGone
 	}
 	broken  reply = func(*wire, string, map[string]string, io.Writer, io.Writer) error { return errors.New("1006") }

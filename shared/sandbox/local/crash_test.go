@@ -303,8 +303,10 @@ func TestWithoutRoot(t *testing.T) {
 	if out, err := exec.Command("cp", os.Args[0], self).CombinedOutput(); err != nil {
 		t.Fatalf("%v: %s", err, out)
 	}
-	o := order{Dir: filepath.Join(dir, "s"), Runner: runner, Do: "whole life", Sandbox: sandboxtest.New(sandboxtest.Spec()),
-		Command: "id -u; ulimit -d; tail /dev/zero 2>&1; sh -c 'i=0; while [ $i -lt 400 ]; do sleep 60 >/dev/null 2>&1 & i=$((i+1)); done' 2>&1 | head -n 1; exit 0"}
+	o := order{
+		Dir: filepath.Join(dir, "s"), Runner: runner, Do: "whole life", Sandbox: sandboxtest.New(sandboxtest.Spec()),
+		Command: "id -u; ulimit -d; tail /dev/zero 2>&1; sh -c 'i=0; while [ $i -lt 400 ]; do sleep 60 >/dev/null 2>&1 & i=$((i+1)); done' 2>&1 | head -n 1; exit 0",
+	}
 	cmd := o.command(t.Context(), t)
 	cmd.Path, cmd.Args = self, []string{self}
 	cmd.Dir = dir

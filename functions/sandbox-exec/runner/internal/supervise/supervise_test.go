@@ -18,8 +18,16 @@ import (
 // The first bytes and the last are kept, the rest counted, whatever the pieces.
 func TestCapture(t *testing.T) {
 	for _, c := range []struct{ limit, total, piece int }{
-		{10, 0, 1}, {10, 10, 3}, {10, 11, 3}, {100, tailBytes - 1, 7}, {100, tailBytes, 1000}, {100, tailBytes + 1, 999},
-		{100, 3*tailBytes + 5, tailBytes}, {100, 5 * tailBytes, 3 * tailBytes}, {1 << 20, 1 << 20, 65536}, {0, 100, 9},
+		{10, 0, 1},
+		{10, 10, 3},
+		{10, 11, 3},
+		{100, tailBytes - 1, 7},
+		{100, tailBytes, 1000},
+		{100, tailBytes + 1, 999},
+		{100, 3*tailBytes + 5, tailBytes},
+		{100, 5 * tailBytes, 3 * tailBytes},
+		{1 << 20, 1 << 20, 65536},
+		{0, 100, 9},
 	} {
 		text := make([]byte, c.total)
 		for i := range text {
