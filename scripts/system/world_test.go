@@ -5,7 +5,6 @@ package system_test
 import (
 	"context"
 	"fmt"
-	"io"
 	"log/slog"
 	"net/http/httptest"
 	"net/url"
