@@ -1,10 +1,12 @@
 package main
 
 import (
+	"bytes"
 	"context"
 	"fmt"
 	"net"
 	"net/http"
+	"os"
 	"os/exec"
 	"path/filepath"
 	"syscall"
@@ -43,15 +45,21 @@ func startOnce(ctx context.Context, program, bin string) (time.Duration, error) 
 	_, port, _ := net.SplitHostPort(address)
 	cmd := exec.CommandContext(ctx, program)
 	cmd.Env = []string{
+		"PATH=" + os.Getenv("PATH"),
 		"PORT=" + port, "METRICS_PORT=0", "LOG_LEVEL=ERROR", "SERVE=public", "DATABASE_URL=postgres://none@127.0.0.1:1/none",
 		"BROKER_URL=http://127.0.0.1:1/", "MODEL_NAME=none", "OPENAI_API_KEY=none", "AGENTS_DIR=" + bin, "SANDBOX_DRIVER=local",
-		"SANDBOX_LOCAL_DIR=" + filepath.Join(bin, "sandboxes"), "SANDBOX_LOCAL_RUNNER=" + filepath.Join(bin, "runner"),
+		"SANDBOX_LOCAL_DIR=" + os.TempDir(), "SANDBOX_LOCAL_RUNNER=" + filepath.Join(bin, "runner"),
 	}
+	var said bytes.Buffer
+	cmd.Stderr = &said
 	began := time.Now()
 	if err := cmd.Start(); err != nil {
 		return 0, err
 	}
 	took, err := untilReady(ctx, "http://"+address+"/readyz", began)
+	if err != nil {
+		err = fmt.Errorf("%w: %s", err, said.String())
+	}
 	if kill := cmd.Process.Signal(syscall.SIGTERM); err == nil {
 		err = kill
 	}

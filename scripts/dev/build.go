@@ -19,6 +19,11 @@ import (
 // platform is the package that plays the platform; its program has its name.
 const platform = "./scripts/dev/platform"
 
+// slowest is the function whose model SDKs take the longest to compile, one
+// package of them minutes on one core. The go command begins with what it is
+// named first, so that the rest is compiled beside it and not before it.
+const slowest = "./functions/agent-step"
+
 // packages lists what is built: every function, the sandbox's runner and the
 // platform.
 func packages(root string) ([]string, error) {
@@ -26,9 +31,11 @@ func packages(root string) ([]string, error) {
 	if err != nil {
 		return nil, err
 	}
-	all := []string{platform, "./functions/sandbox-exec/runner"}
+	all := []string{slowest, platform, "./functions/sandbox-exec/runner"}
 	for _, main := range mains {
-		all = append(all, "./functions/"+filepath.Base(filepath.Dir(main)))
+		if name := "./functions/" + filepath.Base(filepath.Dir(main)); name != slowest {
+			all = append(all, name)
+		}
 	}
 	return all, nil
 }
