@@ -26,7 +26,7 @@ help: ## list the verbs
 .PHONY: dev
 dev: ## start the whole system on this machine, without any account, key, cluster or Docker
 	@scripts/setup.sh
-	@CGO_ENABLED=0 go run ./scripts/dev $(ARGS)
+	@CGO_ENABLED=0 go build -buildvcs=false -o bin/ ./scripts/dev && exec bin/dev $(ARGS)
 
 .PHONY: build
 build: ## build the functions and the CLI into bin/
