@@ -26,6 +26,7 @@ help: ## list the verbs
 .PHONY: dev
 dev: ## start the whole system on this machine, without any account, key, cluster or Docker
 	@scripts/setup.sh
+	@echo 'dev: compiling the development runner (half a minute the first time)' >&2
 	@CGO_ENABLED=0 go build -buildvcs=false -o bin/ ./scripts/dev && exec bin/dev $(ARGS)
 
 .PHONY: build

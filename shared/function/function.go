@@ -188,7 +188,8 @@ func listen(getenv func(string) string, name string, def int) (net.Listener, err
 		}
 		port = text
 	}
-	listener, err := net.Listen("tcp", ":"+port)
+	// Every address of a pod; on a machine with neighbours BIND_ADDRESS names one.
+	listener, err := net.Listen("tcp", net.JoinHostPort(getenv("BIND_ADDRESS"), port))
 	if err != nil {
 		return nil, fmt.Errorf("%s: %w", name, err)
 	}

@@ -209,3 +209,29 @@ func TestPublish(t *testing.T) {
 	}
 	p.stop(t)
 }
+
+// With BIND_ADDRESS only that address of the machine takes requests.
+func TestBindAddress(t *testing.T) {
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	ready, done := make(chan function.Addresses, 1), make(chan error, 1)
+	getenv := func(name string) string {
+		return map[string]string{"PORT": "0", "METRICS_PORT": "0", "BIND_ADDRESS": "127.0.0.1"}[name]
+	}
+	build := func(context.Context, function.Env) (*function.Function, error) { return &function.Function{}, nil }
+	go func() {
+		done <- function.Run(ctx, "test", getenv, io.Discard, build, func(a function.Addresses) { ready <- a })
+	}()
+	select {
+	case a := <-ready:
+		if !strings.HasPrefix(a.HTTP, "127.0.0.1:") || !strings.HasPrefix(a.Metrics, "127.0.0.1:") {
+			t.Errorf("listens on %+v", a)
+		}
+	case err := <-done:
+		t.Fatal(err)
+	}
+	cancel()
+	if err := <-done; err != nil {
+		t.Error(err)
+	}
+}

@@ -110,7 +110,7 @@ func (p *process) launch() (*url.URL, error) {
 		return nil, err
 	}
 	cmd := exec.Command(s.cluster.o.Binary(s.spec.ImportPath()))
-	cmd.Env = append(env, fmt.Sprintf("PORT=%d", port), "METRICS_PORT=0")
+	cmd.Env = append(env, fmt.Sprintf("PORT=%d", port), "METRICS_PORT=0", "BIND_ADDRESS=127.0.0.1")
 	cmd.Stdout, cmd.Stderr = logs, logs
 	cmd.SysProcAttr = childAttributes()
 	// What a function leaves running may hold the log open; do not wait for it.
