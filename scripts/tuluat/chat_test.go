@@ -23,7 +23,7 @@ func TestPipedChat(t *testing.T) {
 		t.Errorf("tool lines %q, want %q", got.errOut, want)
 	}
 	got = w.tuluat(strings.NewReader("again"), "chat", "coder")
-	if got.out != "you said: again\n" || got.errOut != "An earlier conversation goes on: 3 turns so far.\n" {
+	if got.out != "you said: again\n" || got.errOut != "An earlier conversation goes on: 3 turns so far.\n  Its last answer: you said: bye\n" {
 		t.Errorf("the next day: %+v", got)
 	}
 	got = w.tuluat(strings.NewReader("/new\nfresh\n"), "chat", "coder")

@@ -73,9 +73,13 @@ type webhook struct {
 // whether there is a new one, or an agent came or went. Files that cannot be
 // read are agent-status's to complain about.
 func (h *hooks) scan() (changed bool, err error) {
-	files, err := filepath.Glob(filepath.Join(h.folder, "*.y*ml"))
-	if err != nil {
-		return false, err
+	var files []string
+	for _, pattern := range []string{"*.yaml", "*.yml", "*.json"} {
+		found, err := filepath.Glob(filepath.Join(h.folder, pattern))
+		if err != nil {
+			return false, err
+		}
+		files = append(files, found...)
 	}
 	refs, byAgent := map[harness.SecretRef]bool{}, map[string]webhook{}
 	var problems []error

@@ -148,7 +148,7 @@ func (f *folderWatch) scan(kinds []sourcesv1.APIVersionKindSelector) (map[resour
 	for _, entry := range entries {
 		ext := filepath.Ext(entry.Name())
 		info, err := entry.Info()
-		if err != nil || entry.IsDir() || (ext != ".yaml" && ext != ".yml") {
+		if err != nil || entry.IsDir() || (ext != ".yaml" && ext != ".yml" && ext != ".json") {
 			continue
 		}
 		last, ok := f.stamps[entry.Name()]
@@ -161,6 +161,9 @@ func (f *folderWatch) scan(kinds []sourcesv1.APIVersionKindSelector) (map[resour
 		}
 		fresh[entry.Name()] = last
 		for r, mark := range last.objects {
+			if other, twice := all[r]; twice { // defined in two files: either's change is one
+				mark = sha256.Sum256(append(other[:], mark[:]...))
+			}
 			all[r] = mark
 		}
 	}

@@ -66,7 +66,7 @@ func (l *logSplitter) line(text string) {
 		}
 		return
 	}
-	if entry["level"] == "ERROR" {
+	if entry["level"] == "ERROR" || entry["level"] == "WARN" {
 		l.report(readable(entry))
 	}
 }
@@ -83,6 +83,9 @@ func readable(entry map[string]any) string {
 	fmt.Fprint(&line, entry["msg"])
 	if err, ok := entry["err"]; ok {
 		fmt.Fprintf(&line, ": %v", err)
+	}
+	if reason, ok := entry["reason"].(string); ok && reason != "" {
+		fmt.Fprintf(&line, ": %s", reason)
 	}
 	for _, key := range []string{"agent", "session", "type"} {
 		if value, ok := entry[key].(string); ok && value != "" {

@@ -10,6 +10,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"tuluat.ai/harness/shared/event"
+	"tuluat.ai/harness/shared/harness"
 	"tuluat.ai/harness/shared/postgres"
 )
 
@@ -60,7 +61,11 @@ func (r *Reconciler) Reconcile(ctx context.Context, _ event.Event) error {
 	}
 	for _, a := range changed {
 		r.changes.WithLabelValues(string(a.Phase)).Inc()
-		r.Log.Info("agent status changed", "agent", string(a.Name), "phase", string(a.Phase), "revision", a.Revision, "reason", a.Reason)
+		level := slog.LevelInfo
+		if a.Phase == harness.AgentInvalid || a.Phase == harness.AgentReady && a.Reason != "" {
+			level = slog.LevelWarn
+		}
+		r.Log.Log(ctx, level, "agent status changed", "agent", string(a.Name), "phase", string(a.Phase), "revision", a.Revision, "reason", a.Reason)
 	}
 	r.Publish(ctx, events...)
 	return nil

@@ -95,6 +95,9 @@ func (c *chat) greet() {
 	}
 	if c.conversation.goesOn() {
 		c.screen.aside("", "An earlier conversation goes on: "+turns(c.conversation.history.Turns)+" so far.")
+		if c.conversation.last != "" { // it may have come while nobody was here
+			c.screen.aside("  ", "Its last answer: "+c.conversation.last)
+		}
 	}
 }
 

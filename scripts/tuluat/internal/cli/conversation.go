@@ -17,6 +17,7 @@ type conversation struct {
 	history hook.Event      // the newest conversation when we came; no Session: there was none
 	events  chan hook.Event // what happens, in order
 	broken  chan error      // the stream is refused: it does not come back
+	last    string          // the newest answer before this chat joined
 	lost    func(error)     // told when the connection is lost and tried again
 	ended   chan struct{}
 }
@@ -27,7 +28,7 @@ const (
 	sendTries  = 4
 )
 
-// join reads where the chat stands, without its text, and then follows it. It
+// join reads where the chat stands and then follows it. It
 // returns when the stream is open: nothing that is said from now on is missed.
 func join(ctx context.Context, t *target, lost func(error)) (*conversation, error) {
 	c := &conversation{target: t, events: make(chan hook.Event, 64), broken: make(chan error, 1), lost: lost, ended: make(chan struct{})}
@@ -35,8 +36,11 @@ func join(ctx context.Context, t *target, lost func(error)) (*conversation, erro
 	reading, cancel := context.WithTimeout(ctx, t.timeout)
 	defer cancel()
 	err := t.client.Stream(reading, t.chat, "", false, nil, func(e hook.Event) error {
-		if e.Name == "session" {
+		switch e.Name {
+		case "session":
 			c.history = e
+		case "reply":
+			c.last = e.Text
 		}
 		if e.ID != "" {
 			place = e.ID

@@ -68,7 +68,7 @@ func explain(err error) string {
 	}
 	switch p.Status {
 	case http.StatusUnauthorized:
-		return fmt.Sprintf("hook %q does not accept the signature (%s): the secret does not fit, or the clocks differ", at.hook, p.Detail)
+		return fmt.Sprintf("hook %q does not accept the signature (%s): the secret does not fit, the clocks differ, or another agent holds this hook (the console of `make dev` says so)", at.hook, p.Detail)
 	case http.StatusNotFound:
 		known := "none"
 		if len(at.agents) > 0 {
