@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"net/http"
 	"net/url"
+	"strconv"
 	"strings"
 	"sync"
 	"testing"
@@ -112,7 +113,7 @@ func TestBadInput(t *testing.T) {
 		"metadata too large":    {body(`"metadata":{"a":"` + strings.Repeat("a", 16<<10) + `"}`), 413, "16 KiB"},
 		"metadata too deep":     {body(`"metadata":{"a":` + strings.Repeat("[", 40) + strings.Repeat("]", 40) + `}`), 400, "nested"},
 		"metadata out of range": {body(`"metadata":{"a":1e999999}`), 400, "out of range"},
-		"bad Idempotency-Key":   {with(signed(http.MethodPost, base+"hook", fmt.Sprintf(good, "x"), secret, now()), "Idempotency-Key", long), 400, "Idempotency-Key must have"},
+		"bad Idempotency-Key":   {keyed(base+"hook", fmt.Sprintf(good, "x"), long, long), 400, "Idempotency-Key must have"},
 		"sender not allowed":    {signed(http.MethodPost, base+"closed", fmt.Sprintf(good, "x"), secret, now()), 403, "sender"},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -195,12 +196,44 @@ func TestIdempotencyKeyStandsForTheMessageID(t *testing.T) {
 	p := w.start("public", nil)
 	var got []answer
 	for _, body := range []string{`{"messageId":"1","channelUserId":"u","text":"hi"}`, `{"messageId":"2","channelUserId":"u","text":"hi"}`, `{"channelUserId":"u","text":"hi"}`} {
-		r := signed(http.MethodPost, p.url+hooksPath+"hook", body, secret, time.Now())
-		r.Header.Set("Idempotency-Key", "key")
-		got = append(got, p.do(r))
+		got = append(got, p.do(keyed(p.url+hooksPath+"hook", body, "key", "key")))
 	}
 	if got[0].Dup || !got[1].Dup || !got[2].Dup || got[2].Message != got[0].Message {
 		t.Errorf("answers %v", got)
+	}
+}
+
+// keyed is a message with an Idempotency-Key, signed with signedKey.
+func keyed(url, body, key, signedKey string) *http.Request {
+	now := time.Now()
+	r := signed(http.MethodPost, url, body, secret, now)
+	timestamp := strconv.FormatInt(now.Unix(), 10)
+	r.Header.Set("X-Tuluat-Signature", signature(secret, timestamp, "key="+signedKey+"."+body))
+	r.Header.Set("Idempotency-Key", key)
+	return r
+}
+
+// A captured request is no other message under another key, and a captured
+// reply is no message at all.
+func TestCapturedRequestsAreNoNewMessages(t *testing.T) {
+	w := newWorld(t)
+	w.hook("hook", harness.ChannelSpec{})
+	p := w.start("public", nil)
+	url, body := p.url+hooksPath+"hook", `{"messageId":"1","channelUserId":"u","text":"hi"}`
+	another := signed(http.MethodPost, url, body, secret, time.Now())
+	another.Header.Set("Idempotency-Key", "another")
+	reply := signed(http.MethodPost, url, body, secret, time.Now())
+	reply.Header.Set("X-Tuluat-Signature", signature(secret, reply.Header.Get("X-Tuluat-Timestamp"), "reply."+body))
+	replyWithKey := signed(http.MethodPost, url, body, secret, time.Now())
+	replyWithKey.Header.Set("X-Tuluat-Signature", signature(secret, replyWithKey.Header.Get("X-Tuluat-Timestamp"), "reply."+body))
+	replyWithKey.Header.Set("Idempotency-Key", "reply")
+	for name, r := range map[string]*http.Request{
+		"a key that was not signed": another, "another key than the signed one": keyed(url, body, "another", "key"),
+		"a reply": reply, "a reply with a key": replyWithKey,
+	} {
+		if a := p.do(r); a.status != http.StatusUnauthorized {
+			t.Errorf("%s: status %d", name, a.status)
+		}
 	}
 }
 

@@ -23,6 +23,7 @@ import (
 // receiver is a system that gets replies: it checks every signature and keeps
 // every POST, repeats too.
 type receiver struct {
+	vague  bool // says 200 to a question without naming the reply
 	server *httptest.Server
 	mu     sync.Mutex
 	posts  []post
@@ -54,7 +55,7 @@ func newReceiver(t *testing.T) *receiver {
 
 func (r *receiver) serve(w http.ResponseWriter, request *http.Request) {
 	body, _ := io.ReadAll(request.Body)
-	content := string(body)
+	content := "reply." + string(body)
 	if request.Method == http.MethodGet {
 		content = request.RequestURI
 	}
@@ -65,7 +66,12 @@ func (r *receiver) serve(w http.ResponseWriter, request *http.Request) {
 	}
 	if request.Method == http.MethodGet {
 		r.asked++
-		w.WriteHeader(r.evidence(request.URL.Query().Get("reply")))
+		reply := request.URL.Query().Get("reply")
+		status := r.evidence(reply)
+		if status == http.StatusOK && !r.vague {
+			w.Header().Set("X-Tuluat-Message-Id", reply)
+		}
+		w.WriteHeader(status)
 		return
 	}
 	p := post{key: request.Header.Get("Idempotency-Key"), trace: request.Header.Get("Traceparent")}

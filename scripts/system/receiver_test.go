@@ -79,7 +79,7 @@ func (r *receiver) take(w http.ResponseWriter, request *http.Request) {
 	switch err := json.Unmarshal(body, &c); {
 	case err != nil:
 		fault = "a body that is no JSON: " + err.Error()
-	case !signed(request.Header, r.keys[c.Agent], string(body)):
+	case !signed(request.Header, r.keys[c.Agent], "reply."+string(body)):
 		fault = "a signature that does not fit"
 	case c.ReplyID == "" || request.Header.Get("Idempotency-Key") != c.ReplyID:
 		fault = "an Idempotency-Key that is not the reply's id"
@@ -128,9 +128,12 @@ func (r *receiver) has(w http.ResponseWriter, request *http.Request) {
 		return
 	}
 	r.asked++
-	if !r.taken[request.URL.Query().Get("reply")] {
+	reply := request.URL.Query().Get("reply")
+	if !r.taken[reply] {
 		w.WriteHeader(http.StatusNotFound)
+		return
 	}
+	w.Header().Set("X-Tuluat-Message-Id", reply)
 }
 
 // answered says how many messages of the chat, or of all for "", are answered,

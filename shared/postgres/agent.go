@@ -196,14 +196,14 @@ func asStored(spec harness.ChannelSpec) harness.ChannelSpec {
 }
 
 // wake lets sessions that have work, and waited for their agent, go on at once.
-// Sessions are taken in id order, as everywhere.
+// Sessions are taken in the order in which Accept takes them.
 func (w *agentWriter) wake() {
 	if len(w.waiting) == 0 {
 		return
 	}
 	w.Queue(`UPDATE sessions s SET due_at = now(), retry_at = NULL, announced_at = NULL
 		FROM (SELECT session_id FROM sessions WHERE agent_name = ANY($1) AND due_at IS NOT NULL AND state NOT IN ('COMPLETED', 'CANCELLED')
-			ORDER BY session_id FOR UPDATE) waiting
+			ORDER BY agent_name, channel, account, chat FOR UPDATE) waiting
 		WHERE s.session_id = waiting.session_id`, w.waiting)
 }
 

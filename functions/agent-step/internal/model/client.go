@@ -130,7 +130,7 @@ func (c *Client) Complete(ctx context.Context, req Request) (Response, error) {
 	case err != nil:
 		return Response{}, &Error{Kind: harness.Internal, Reason: ReasonNotAccepted, Message: "the question to the model could not be written", Err: errors.New(c.redact(err.Error()))}
 	}
-	if res.Text == "" && len(res.Calls) == 0 && (res.Stop == StopEnd || res.Stop == StopToolCalls) {
+	if strings.TrimSpace(harness.CleanText(res.Text)) == "" && len(res.Calls) == 0 && (res.Stop == StopEnd || res.Stop == StopToolCalls) {
 		return Response{}, &Error{Kind: harness.Unavailable, Reason: ReasonEmpty, Status: x.status, Message: "the model answered nothing"}
 	}
 	settleIDs(req.Turns, res.Calls, c.config.Now())

@@ -69,7 +69,7 @@ func (p plan) answered(c *postgres.Claim, r model.Response, id ids) postgres.Ste
 
 // final ends the turn with the model's words.
 func (p plan) final(step *postgres.NewStep, r model.Response) postgres.StepCommit {
-	text := strings.TrimSpace(r.Text)
+	text := strings.TrimSpace(harness.CleanText(r.Text))
 	switch {
 	case r.Stop == model.StopRefused && text == "":
 		text = "The model declined to answer this."
@@ -97,6 +97,8 @@ func (p plan) newCall(c *postgres.Claim, call model.Call, stop model.Stop, id id
 		next.Result = "Not run: there is no tool of this name."
 	case problem != "":
 		next.Result = "Not run: " + problem
+	case harness.Redact(command, p.limits.secrets) != command:
+		next.Result = "Not run: the command holds a value that must not leave this system."
 	default:
 		next.State = harness.ToolCallRunning
 		next.Execution = &postgres.NewExecution{
@@ -215,18 +217,36 @@ func (p plan) failed(c *postgres.Claim, err error, random float64) postgres.Step
 	if !ok {
 		failure = &model.Error{Kind: harness.Internal, Message: harness.MessageOf(err)}
 	}
-	passing := failure.Kind == harness.Unavailable || failure.Reason == model.ReasonEmpty || failure.Reason == model.ReasonNotAnswer
-	if passing && c.Attempts < maxAttempts {
+	if failure.Kind == harness.Unavailable && failure.RetryAfter <= maxRetryAfter && c.Attempts < attemptsAt(failure.Reason) {
 		p.commit.Retry = wait(c.Attempts, failure.RetryAfter, random)
 		p.commit.State, p.commit.Reason = harness.SessionRunning, failure.Message
 		p.log(harness.LevelWarn, "no answer from the model (attempt %d), again in %s: %s", c.Attempts, p.commit.Retry.Round(time.Second), failure.Message)
 		return p.commit
 	}
 	text := "I could not get an answer from my model: " + failure.Message + "."
+	if failure.RetryAfter > maxRetryAfter {
+		text += " It asks to wait " + failure.RetryAfter.Round(time.Minute).String() + "; please try again then."
+	}
 	if failure.Reason == model.ReasonContextFull {
 		text = "This conversation has become longer than my model can read. Send /new to start a new one."
 	}
 	return p.end(harness.SessionFailed, text).commit
+}
+
+// maxRetryAfter is the longest wait a person is left with: beyond it the turn
+// ends with words.
+const maxRetryAfter = 5 * time.Minute
+
+// attemptsAt is how often a question is asked that ends like this. A model that
+// answers nonsense does so again, and one that hangs takes minutes each time.
+func attemptsAt(r model.Reason) int {
+	switch r {
+	case model.ReasonEmpty, model.ReasonNotAnswer, model.ReasonTooLarge:
+		return 3
+	case model.ReasonTimeout:
+		return 2
+	}
+	return maxAttempts
 }
 
 // The waits between attempts: full jitter under an exponential ceiling, never

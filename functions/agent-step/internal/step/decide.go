@@ -10,7 +10,10 @@ import (
 )
 
 // limits are the platform's, not the agent's.
-type limits struct{ contextTokens int64 }
+type limits struct {
+	contextTokens int64
+	secrets       []harness.Secret
+}
 
 // maxAttempts is how often a step may be claimed without a commit, or answered
 // with a passing failure, before its turn is given up.
@@ -21,11 +24,12 @@ const maxAttempts = 8
 type plan struct {
 	commit postgres.StepCommit
 	ask    *model.Request
+	limits limits
 }
 
 // decide says what the claimed session needs next. It is pure.
 func decide(c *postgres.Claim, l limits) plan {
-	p := plan{commit: postgres.StepCommit{Claim: c, State: harness.SessionIdle}}
+	p := plan{limits: l, commit: postgres.StepCommit{Claim: c, State: harness.SessionIdle}}
 	if len(c.Turns) == 0 || c.Turns[len(c.Turns)-1].State == harness.MessageDone {
 		p.commit.State = settled(c.State)
 		return p

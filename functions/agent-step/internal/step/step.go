@@ -14,6 +14,7 @@ import (
 	"errors"
 	"log/slog"
 	mathrand "math/rand/v2"
+	"strings"
 	"time"
 
 	"tuluat.ai/harness/functions/agent-step/internal/model"
@@ -54,7 +55,7 @@ type Stepper struct {
 
 // New returns a Stepper.
 func New(o Options) *Stepper {
-	return &Stepper{Options: o, limits: limits{contextTokens: o.ContextTokens}}
+	return &Stepper{Options: o, limits: limits{contextTokens: o.ContextTokens, secrets: o.Secrets}}
 }
 
 // commitTime is how long a commit may take once a step's own time is over.
@@ -162,9 +163,19 @@ func newIDs() ids {
 	}
 }
 
+// maxName is how much of a name that a model made up is kept, in bytes.
+const maxName = 200
+
+func cut(name string) string {
+	if len(name) <= maxName {
+		return name
+	}
+	return strings.ToValidUTF8(name[:maxName], "") + "…"
+}
+
 // redact cuts known secret values out of everything that leaves by this commit.
 func redact(c *postgres.StepCommit, secrets []harness.Secret) {
-	clean := func(text string) string { return harness.CleanText(harness.Redact(text, secrets)) }
+	clean := func(text string) string { return harness.Redact(harness.CleanText(text), secrets) }
 	for i := range c.Reply {
 		c.Reply[i] = clean(c.Reply[i])
 	}
@@ -178,9 +189,10 @@ func redact(c *postgres.StepCommit, secrets []harness.Secret) {
 	if c.Step == nil {
 		return
 	}
-	c.Step.Text = clean(c.Step.Text)
+	c.Step.Text, c.Step.Model, c.Step.Carry = clean(c.Step.Text), cut(clean(c.Step.Model)), harness.CleanText(c.Step.Carry)
 	for i := range c.Step.Calls {
 		call := &c.Step.Calls[i]
-		call.Arguments, call.Result = harness.CleanText(call.Arguments), clean(call.Result)
+		call.Name, call.ProviderID = cut(clean(call.Name)), harness.CleanText(call.ProviderID)
+		call.Arguments, call.Result = clean(call.Arguments), clean(call.Result)
 	}
 }

@@ -221,14 +221,18 @@ func TestWhatModelsDoWrong(t *testing.T) {
 		reply   string // part of the answer
 		state   string
 	}{
-		"broken arguments":   {[]any{calls(`{"command": "l`), says("sorry")}, 0, 2, "sorry", "IDLE"},
-		"wrong arguments":    {[]any{calls(`{"cmd": "ls"}`), says("sorry")}, 0, 2, "sorry", "IDLE"},
-		"cut off once":       {[]any{truncated, says("sorry")}, 0, 2, "sorry", "IDLE"},
-		"cut off for ever":   {[]any{truncated, truncated, truncated}, 0, 3, "cut off", "BLOCKED"},
-		"refused for good":   {[]any{&model.Error{Kind: harness.Invalid, Reason: model.ReasonKeyRejected, Message: "the model key was rejected"}}, 0, 1, "the model key was rejected", "FAILED"},
-		"history too long":   {[]any{&model.Error{Kind: harness.Invalid, Reason: model.ReasonContextFull, Message: "too long"}}, 0, 1, "/new", "FAILED"},
-		"declined":           {[]any{model.Response{Stop: model.StopRefused}}, 0, 1, "declined", "IDLE"},
-		"same call for ever": {[]any{same, same, same, same, same, same, same}, 5, 6, "same call", "BLOCKED"},
+		"broken arguments":        {[]any{calls(`{"command": "l`), says("sorry")}, 0, 2, "sorry", "IDLE"},
+		"wrong arguments":         {[]any{calls(`{"cmd": "ls"}`), says("sorry")}, 0, 2, "sorry", "IDLE"},
+		"cut off once":            {[]any{truncated, says("sorry")}, 0, 2, "sorry", "IDLE"},
+		"cut off for ever":        {[]any{truncated, truncated, truncated}, 0, 3, "cut off", "BLOCKED"},
+		"refused for good":        {[]any{&model.Error{Kind: harness.Invalid, Reason: model.ReasonKeyRejected, Message: "the model key was rejected"}}, 0, 1, "the model key was rejected", "FAILED"},
+		"history too long":        {[]any{&model.Error{Kind: harness.Invalid, Reason: model.ReasonContextFull, Message: "too long"}}, 0, 1, "/new", "FAILED"},
+		"a NUL in names":          {[]any{model.Response{Stop: model.StopToolCalls, Model: "m\x00x", Calls: []model.Call{{ID: "n\x00", Name: "rm\x00rf" + strings.Repeat("x", 1<<20), Arguments: "{}"}}}, says("sorry")}, 0, 2, "sorry", "IDLE"},
+		"a wait of a day":         {[]any{&model.Error{Kind: harness.Unavailable, Reason: model.ReasonRateLimited, Message: "too many requests", RetryAfter: 24 * time.Hour}}, 0, 1, "24h", "FAILED"},
+		"a command with a secret": {[]any{calls(`{"command": "echo top-secret-v\u0061lue"}`), says("sorry")}, 0, 2, "sorry", "IDLE"},
+		"a secret in pieces":      {[]any{says("the key is top-sec\x00ret-value!")}, 0, 1, "the key is [secret]!", "IDLE"},
+		"declined":                {[]any{model.Response{Stop: model.StopRefused}}, 0, 1, "declined", "IDLE"},
+		"same call for ever":      {[]any{same, same, same, same, same, same, same}, 5, 6, "same call", "BLOCKED"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			b := newBench(t, coder(), c.answers...)

@@ -104,8 +104,8 @@ func (c *callback) has(ctx context.Context, r *postgres.ReplyClaim, key harness.
 	query.Set("reply", string(r.ID))
 	target.RawQuery = query.Encode()
 	response, err := c.do(ctx, http.MethodGet, target, nil, key, r) //nolint:bodyclose // do has read and closed it
-	if err != nil || response.StatusCode != http.StatusOK {
-		return false, ""
+	if err != nil || response.StatusCode != http.StatusOK || response.Header.Get(headerMessageID) == "" {
+		return false, "" // many servers say 200 to anything: only one that names the reply knows it
 	}
 	return true, providerID(response.Header, r.ID)
 }
@@ -123,7 +123,7 @@ func (c *callback) do(ctx context.Context, method string, target *url.URL, body 
 	// Idempotency-Key once more by itself when the connection breaks. Whether it
 	// arrived is asked, never guessed.
 	request.GetBody = nil
-	signed := body
+	signed := replyContent(body)
 	if method == http.MethodGet {
 		signed = []byte(target.RequestURI())
 	}

@@ -1,6 +1,7 @@
 package webhook
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"io"
@@ -30,7 +31,7 @@ type publisher interface {
 }
 
 // bodyTime is how long a body may take to arrive.
-const bodyTime = 30 * time.Second
+const bodyTime = 10 * time.Second
 
 func newIngest(o Options, found *hooks, events publisher) *ingest {
 	taken := prometheus.NewCounterVec(prometheus.CounterOpts{
@@ -78,10 +79,11 @@ func (i *ingest) take(w http.ResponseWriter, r *http.Request) (postgres.Accepted
 	if err != nil {
 		return postgres.Accepted{}, err
 	}
-	if !stamp.fits(hook.keys, body) {
+	key := r.Header.Get("Idempotency-Key")
+	if !stamp.fits(hook.keys, messageContent(key, body)) {
 		return postgres.Accepted{}, errSignature
 	}
-	arrival, err := parse(body, name, r.Header.Get("Idempotency-Key"), hook.fields)
+	arrival, err := parse(body, name, key, hook.fields)
 	if err != nil {
 		return postgres.Accepted{}, err
 	}
@@ -117,21 +119,16 @@ func readBody(w http.ResponseWriter, r *http.Request) ([]byte, error) {
 	// Not supported by a test's recorder, and then there is nothing slow to end.
 	_ = http.NewResponseController(w).SetReadDeadline(time.Now().Add(bodyTime))
 	limited := http.MaxBytesReader(w, r.Body, maxBody)
-	var body []byte
-	var err error
-	if r.ContentLength >= 0 {
-		body = make([]byte, r.ContentLength)
-		_, err = io.ReadFull(limited, body)
-	} else {
-		body, err = io.ReadAll(limited)
-	}
+	var body bytes.Buffer
+	body.Grow(4 << 10) // what a caller announces is not reserved before it comes
+	_, err := body.ReadFrom(limited)
 	if _, ok := errors.AsType[*http.MaxBytesError](err); ok {
 		return nil, errTooLarge
 	}
 	if err != nil {
 		return nil, refuse(http.StatusBadRequest, "the body broke off")
 	}
-	return body, nil
+	return body.Bytes(), nil
 }
 
 // traceParent returns the caller's W3C trace context, version 00, or nothing:

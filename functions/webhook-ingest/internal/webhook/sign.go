@@ -12,9 +12,13 @@ import (
 	"tuluat.ai/harness/shared/harness"
 )
 
-// The headers of a signed request, the same for what comes in and what goes
-// out. The signature is v1=HEX, HEX the HMAC-SHA256 of "TIMESTAMP.CONTENT",
-// where CONTENT is the raw body of a POST and the request URI of a GET.
+// The headers of a signed request. The signature is v1=HEX, HEX the HMAC-SHA256
+// of "TIMESTAMP.CONTENT", where CONTENT is
+//
+//	BODY          of a message that comes in: the raw body
+//	key=KEY.BODY  the same with the header Idempotency-Key: KEY
+//	reply.BODY    of a reply that goes out: it can never be taken for a message
+//	URI           of a GET, either way: path and query
 const (
 	headerTimestamp = "X-Tuluat-Timestamp"
 	headerSignature = "X-Tuluat-Signature"
@@ -24,6 +28,18 @@ const (
 // maxSkew is how far a timestamp may be from our clock: a captured request is
 // worthless after it.
 const maxSkew = 5 * time.Minute
+
+// messageContent is what is signed of a message that comes in. The key is part
+// of it: a captured request must not become another message by another key.
+func messageContent(key string, body []byte) []byte {
+	if key == "" {
+		return body
+	}
+	return append([]byte("key="+key+"."), body...)
+}
+
+// replyContent is what is signed of a reply that goes out.
+func replyContent(body []byte) []byte { return append([]byte("reply."), body...) }
 
 // stamp is the signed part of a request's header.
 type stamp struct {

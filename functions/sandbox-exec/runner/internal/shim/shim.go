@@ -4,6 +4,7 @@
 package shim
 
 import (
+	"errors"
 	"flag"
 	"fmt"
 	"os"
@@ -43,6 +44,16 @@ func Main(args []string) error {
 	return err
 }
 
+// enter makes dir the working directory. An earlier command may have shut it,
+// by chmod 000; the same user owns it and opens it again.
+func enter(dir string) error {
+	err := os.Chdir(dir)
+	if errors.Is(err, os.ErrPermission) && os.Chmod(dir, 0o755) == nil {
+		err = os.Chdir(dir)
+	}
+	return err
+}
+
 func become(args []string) error {
 	var l Limits
 	var dir string
@@ -58,7 +69,7 @@ func become(args []string) error {
 	if len(argv) == 0 {
 		return fmt.Errorf("no command")
 	}
-	if err := os.Chdir(dir); err != nil {
+	if err := enter(dir); err != nil {
 		return err
 	}
 	path, err := exec.LookPath(argv[0])
