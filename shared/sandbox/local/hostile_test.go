@@ -79,6 +79,7 @@ func TestHostile(t *testing.T) {
 		"DigsDeep":                digsDeep,
 		"GainsPrivileges":         gainsPrivileges,
 		"DeletesEverything":       deletesEverything,
+		"ShutsItsFolder":          shutsItsFolder,
 		"ClosesOrKeepsItsStreams": streams,
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -132,6 +133,15 @@ func forksWithoutEnd(s stage) {
 		if n, err := strconv.Atoi(strings.TrimSpace(out.String("stdout"))); err != nil || n > 5 {
 			s.t.Errorf("%s: %d processes left, %v", text, n, err)
 		}
+	}
+}
+
+func shutsItsFolder(s stage) {
+	if res, _ := s.exec("echo kept > a; chmod 000 /workspace"); res.State != harness.ExecutionCompleted {
+		s.t.Errorf("%+v", res)
+	}
+	if res, out := s.exec("cat a"); out.String("stdout") != "kept\n" {
+		s.t.Errorf("the folder stays shut: %+v %q", res, out.String("stderr"))
 	}
 }
 
