@@ -1,7 +1,6 @@
 package main
 
 import (
-	"strings"
 	"time"
 
 	"tuluat.ai/harness/shared/function"
@@ -36,16 +35,10 @@ func parseConfig(getenv func(string) string) (config, error) {
 		databaseConns: int32(c.Int("DATABASE_MAX_CONNS", 4, 1)),
 		streamTime:    c.Duration("STREAM_TIME", streamTime),
 		allowPrivate:  c.OneOf("CALLBACK_ALLOW_PRIVATE", "false", "true", "false") == "true",
-		secret:        func(ref harness.SecretRef) harness.Secret { return harness.Secret(getenv(secretVariable(ref))) },
+		secret:        func(ref harness.SecretRef) harness.Secret { return harness.Secret(getenv(ref.Variable())) },
 	}
 	if cfg.serve == servePublic {
 		cfg.brokerURL = c.Required("BROKER_URL", "where events are posted")
 	}
 	return cfg, c.Err()
-}
-
-// secretVariable is the environment variable that holds ref: PYTHON_CODER_HOOK_SECRET
-// for key secret of python-coder-hook.
-func secretVariable(ref harness.SecretRef) string {
-	return strings.ToUpper(strings.NewReplacer("-", "_", ".", "_").Replace(ref.Name + "_" + ref.Key))
 }

@@ -303,7 +303,7 @@ func TestConfigurationNamesEveryProblem(t *testing.T) {
 			t.Errorf("%s is not named in: %v", name, err)
 		}
 	}
-	if got := secretVariable(harness.SecretRef{Name: "python-coder.hook", Key: "secret"}); got != "PYTHON_CODER_HOOK_SECRET" {
+	if got := (harness.SecretRef{Name: "python-coder.hook", Key: "secret"}).Variable(); got != "PYTHON_CODER_HOOK_SECRET" {
 		t.Errorf("variable %s", got)
 	}
 }

@@ -18,6 +18,7 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
+	"tuluat.ai/harness/scripts/internal/checkout"
 	"tuluat.ai/harness/scripts/internal/devcluster"
 	"tuluat.ai/harness/scripts/internal/fake"
 	"tuluat.ai/harness/scripts/internal/localpg"
@@ -146,7 +147,7 @@ func (w *world) cluster(bin, dir string, pg *localpg.Server, receiver, model str
 	if err := os.WriteFile(filepath.Join(agents, "bench.yaml"), fmt.Appendf(nil, turnAgent, receiver), 0o600); err != nil {
 		return nil, err
 	}
-	root, err := repositoryRoot()
+	root, err := checkout.Root()
 	if err != nil {
 		return nil, err
 	}
@@ -255,18 +256,4 @@ func (w *world) roundTrips() (n int64) {
 		n += p.RoundTrips()
 	}
 	return n
-}
-
-func repositoryRoot() (string, error) {
-	dir, err := os.Getwd()
-	for err == nil {
-		if _, err := os.Stat(filepath.Join(dir, "go.work")); err == nil {
-			return dir, nil
-		}
-		if filepath.Dir(dir) == dir {
-			return "", errors.New("no go.work here or above: run this in the repository")
-		}
-		dir = filepath.Dir(dir)
-	}
-	return "", err
 }

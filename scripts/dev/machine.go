@@ -11,6 +11,7 @@ import (
 	"syscall"
 
 	"tuluat.ai/harness/scripts/dev/handover"
+	"tuluat.ai/harness/scripts/internal/checkout"
 	"tuluat.ai/harness/scripts/internal/localpg"
 )
 
@@ -19,7 +20,7 @@ const defaultPort = "8080"
 // locate finds the repository, makes the state folder and reads the variables
 // that a person may set.
 func locate() (handover.Handover, error) {
-	root, err := findRoot()
+	root, err := checkout.Root()
 	if err != nil {
 		return handover.Handover{}, err
 	}
@@ -47,22 +48,6 @@ func or(variable, def string) string {
 		return value
 	}
 	return def
-}
-
-func findRoot() (string, error) {
-	folder, err := os.Getwd()
-	if err != nil {
-		return "", err
-	}
-	for {
-		if _, err := os.Stat(filepath.Join(folder, "go.work")); err == nil {
-			return folder, nil
-		}
-		if folder == filepath.Dir(folder) {
-			return "", errors.New("run this inside the repository: no go.work was found above this folder")
-		}
-		folder = filepath.Dir(folder)
-	}
 }
 
 // lock takes the state folder for this process. The kernel frees it, however

@@ -3,8 +3,6 @@
 package system_test
 
 import (
-	"bytes"
-	"errors"
 	"flag"
 	"fmt"
 	"os"
@@ -16,6 +14,8 @@ import (
 	"time"
 
 	"go.uber.org/goleak"
+
+	"tuluat.ai/harness/scripts/internal/checkout"
 )
 
 var (
@@ -59,7 +59,7 @@ func programDir(t testing.TB) string {
 }
 
 func build() (dir string, err error) {
-	home, err := root()
+	home, err := checkout.Root()
 	if err != nil {
 		return "", err
 	}
@@ -81,17 +81,4 @@ func build() (dir string, err error) {
 		return dir, fmt.Errorf("go %s: %w\n%s", strings.Join(args, " "), err, out)
 	}
 	return dir, nil
-}
-
-// root is the folder of go.work.
-func root() (string, error) {
-	out, err := exec.Command("go", "env", "GOWORK").Output()
-	if err != nil {
-		return "", err
-	}
-	file := string(bytes.TrimSpace(out))
-	if file == "" || file == "off" {
-		return "", errors.New("there is no go.work here: run these tests by `make system`")
-	}
-	return filepath.Dir(file), nil
 }

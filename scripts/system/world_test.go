@@ -20,6 +20,7 @@ import (
 	cloudevents "github.com/cloudevents/sdk-go/v2/event"
 	"github.com/jackc/pgx/v5/pgxpool"
 
+	"tuluat.ai/harness/scripts/internal/checkout"
 	"tuluat.ai/harness/scripts/internal/devcluster"
 	"tuluat.ai/harness/scripts/internal/fake"
 	"tuluat.ai/harness/scripts/internal/localpg"
@@ -84,7 +85,7 @@ func newWorld(t *testing.T, p plan) *world {
 	bin := programDir(t)
 	w.folders()
 	w.startDatabase()
-	home, err := root()
+	home, err := checkout.Root()
 	w.must(err)
 	w.set, err = manifest.Read(filepath.Join(home, "config", "functions"), filepath.Join(home, "eventing"))
 	w.must(err)

@@ -1,6 +1,9 @@
 package harness
 
-import "time"
+import (
+	"strings"
+	"time"
+)
 
 // HarnessType says what of the harness an agent has.
 type HarnessType string
@@ -106,11 +109,17 @@ type ChannelSenders struct {
 	Allow  []string     `json:"allow,omitempty"` // channel user ids
 }
 
-// SecretRef names a value kept elsewhere: a key of a Kubernetes Secret, or on
-// one machine the environment variable NAME_KEY in upper case.
+// SecretRef names a value kept elsewhere: a key of a Kubernetes Secret, or an
+// environment variable.
 type SecretRef struct {
 	Name string `json:"name"`
 	Key  string `json:"key"`
+}
+
+// Variable is the environment variable that holds the value: NAME_KEY in upper
+// case, PYTHON_CODER_HOOK_SECRET for key secret of python-coder-hook.
+func (r SecretRef) Variable() string {
+	return strings.ToUpper(strings.NewReplacer("-", "_", ".", "_").Replace(r.Name + "_" + r.Key))
 }
 
 // Budget limits one turn. Zero fields take the values of DefaultBudget.

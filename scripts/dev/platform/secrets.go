@@ -117,7 +117,7 @@ func (h *hooks) environment() map[string]string {
 	env := map[string]string{}
 	for ref := range h.refs {
 		if value, ok := h.secrets.read(ref.Name, ref.Key); ok {
-			env[strings.ToUpper(strings.NewReplacer("-", "_", ".", "_").Replace(ref.Name+"_"+ref.Key))] = value
+			env[ref.Variable()] = value
 		}
 	}
 	return env
