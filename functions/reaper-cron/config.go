@@ -7,6 +7,7 @@ import (
 	"strings"
 	"time"
 
+	"tuluat.ai/harness/functions/reaper-cron/internal/reap"
 	"tuluat.ai/harness/shared/event"
 	"tuluat.ai/harness/shared/function"
 	"tuluat.ai/harness/shared/harness"
@@ -16,9 +17,9 @@ import (
 type config struct {
 	DatabaseURL harness.Secret
 	BrokerURL   string
-	Direct      map[event.Type]string // where an event goes that the broker does not deliver
-	Batch       int                   // rows an item takes at a time
-	Stay        time.Duration         // how long a request stays for short timers; 0: one pass
+	Direct      map[reap.Sink]string // where an event goes that the broker does not deliver
+	Batch       int                  // rows an item takes at a time
+	Stay        time.Duration        // how long a request stays for short timers; 0: one pass
 	Sandbox     driver.Options
 }
 
@@ -43,22 +44,26 @@ func parseConfig(getenv func(string) string) (config, error) {
 	return cfg, c.Err()
 }
 
-// sinks reads DIRECT_SINKS: type=url,type=url.
-func sinks(c *function.Config) map[event.Type]string {
-	direct := map[event.Type]string{}
+// sinks reads DIRECT_SINKS: type=url,type/channel=url.
+func sinks(c *function.Config) map[reap.Sink]string {
+	direct := map[reap.Sink]string{}
 	for entry := range strings.SplitSeq(c.Text("DIRECT_SINKS", ""), ",") {
 		if entry = strings.TrimSpace(entry); entry == "" {
 			continue
 		}
-		name, sink, _ := strings.Cut(entry, "=")
+		heard, sink, _ := strings.Cut(entry, "=")
+		name, channel, ofOne := strings.Cut(heard, "/")
+		of := harness.Channel(strings.ToUpper(channel))
 		u, err := url.Parse(sink)
 		switch {
 		case !slices.Contains(event.Types(), event.Type(name)):
 			c.Problem("DIRECT_SINKS", fmt.Sprintf("names %q, which is no event type: write ai.tuluat.session.due.v1=http://agent-step...", name))
+		case ofOne && !of.Known():
+			c.Problem("DIRECT_SINKS", fmt.Sprintf("names %q, which is no channel: write %s/telegram=http://telegram-ingest-events...", channel, name))
 		case err != nil || u.Host == "" || (u.Scheme != "http" && u.Scheme != "https"):
 			c.Problem("DIRECT_SINKS", fmt.Sprintf("has no absolute http or https URL for %s", name))
 		default:
-			direct[event.Type(name)] = sink
+			direct[reap.Sink{Type: event.Type(name), Channel: of}] = sink
 		}
 	}
 	return direct

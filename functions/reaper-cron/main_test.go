@@ -5,6 +5,7 @@ import (
 	"testing"
 	"time"
 
+	"tuluat.ai/harness/functions/reaper-cron/internal/reap"
 	"tuluat.ai/harness/shared/event"
 	"tuluat.ai/harness/shared/function"
 	"tuluat.ai/harness/shared/harness"
@@ -36,9 +37,9 @@ func TestConfig(t *testing.T) {
 	if err != nil || cfg.Stay != 55*time.Second || cfg.Batch != 200 || len(cfg.Direct) != 0 {
 		t.Errorf("defaults %+v, %v", cfg, err)
 	}
-	values["STAY"], values["DIRECT_SINKS"] = "0", "ai.tuluat.session.due.v1=http://agent-step/events, ai.tuluat.message.reply.v1=https://hook/events?a=b,"
+	values["STAY"], values["DIRECT_SINKS"] = "0", "ai.tuluat.session.due.v1=http://agent-step/events, ai.tuluat.message.reply.v1=https://hook/events?a=b, ai.tuluat.message.reply.v1/telegram=http://telegram/events"
 	cfg, err = parseConfig(env(values))
-	if err != nil || cfg.Stay != 0 || len(cfg.Direct) != 2 || cfg.Direct[event.MessageReply] != "https://hook/events?a=b" {
+	if err != nil || cfg.Stay != 0 || len(cfg.Direct) != 3 || cfg.Direct[reap.Sink{Type: event.MessageReply, Channel: harness.ChannelTelegram}] != "http://telegram/events" || cfg.Direct[reap.Sink{Type: event.MessageReply}] != "https://hook/events?a=b" {
 		t.Errorf("given %+v, %v", cfg, err)
 	}
 }

@@ -4,6 +4,8 @@ import (
 	"fmt"
 	"time"
 
+	"tuluat.ai/harness/functions/sandbox-exec/internal/execute"
+	"tuluat.ai/harness/shared/archive"
 	"tuluat.ai/harness/shared/function"
 	"tuluat.ai/harness/shared/harness"
 	"tuluat.ai/harness/shared/sandbox"
@@ -18,6 +20,7 @@ type config struct {
 	budget        time.Duration // of one request
 	maxOutput     int           // bytes stored of each stream
 	sandbox       driver.Options
+	archive       archive.Options // of files; without a bucket none come in or go out
 }
 
 // maxBudget leaves a request time to store an outcome within the shell's own
@@ -34,9 +37,23 @@ func parseConfig(getenv func(string) string) (config, error) {
 		budget:        c.Duration("REQUEST_BUDGET", maxBudget),
 		maxOutput:     c.Int("MAX_OUTPUT_BYTES", int(sandbox.DefaultMaxOutput), 1),
 		sandbox:       driver.Read(c),
+		archive:       archive.Read(c),
 	}
 	if cfg.budget > maxBudget {
 		c.Problem("REQUEST_BUDGET", fmt.Sprintf("is over %s, the longest a request may take", maxBudget))
 	}
 	return cfg, c.Err()
+}
+
+// openArchive returns the object store, nil when there is none.
+func openArchive(o archive.Options, env function.Env) (execute.Objects, error) {
+	if !o.Enabled() {
+		return nil, nil
+	}
+	store, err := archive.Open(o)
+	if err != nil {
+		return nil, err // and not a typed nil
+	}
+	env.OnExit(store.Close)
+	return store, nil
 }

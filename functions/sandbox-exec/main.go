@@ -36,8 +36,12 @@ func build(ctx context.Context, env function.Env) (*function.Function, error) {
 	if err != nil {
 		return nil, err
 	}
+	objects, err := openArchive(cfg.archive, env)
+	if err != nil {
+		return nil, err
+	}
 	x := execute.New(execute.Options{
-		Store: store, Driver: sandboxes, Publish: publisher.Publish, Log: env.Log,
+		Store: store, Driver: sandboxes, Objects: objects, Publish: publisher.Publish, Log: env.Log,
 		Lease:  postgres.Lease{Owner: env.Owner(), For: cfg.lease},
 		Budget: cfg.budget, MaxOutput: int64(cfg.maxOutput), Stop: ctx.Done(),
 	})

@@ -16,12 +16,14 @@ func env(values map[string]string) func(string) string {
 func TestConfigReportsEveryProblem(t *testing.T) {
 	_, err := parseConfig(env(map[string]string{
 		"SANDBOX_DRIVER": "local", "LEASE": "soon", "REQUEST_BUDGET": "10m", "MAX_OUTPUT_BYTES": "-1", "DATABASE_MAX_CONNS": "none",
+		"S3_BUCKET": "files", "S3_ENDPOINT": "nowhere",
 	}))
 	if harness.KindOf(err) != harness.Invalid {
 		t.Fatalf("error %v", err)
 	}
 	for _, name := range []string{
 		"DATABASE_URL", "DATABASE_MAX_CONNS", "BROKER_URL", "LEASE", "REQUEST_BUDGET", "MAX_OUTPUT_BYTES", "SANDBOX_LOCAL_DIR", "SANDBOX_LOCAL_RUNNER",
+		"S3_ENDPOINT", "AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY",
 	} {
 		if !strings.Contains(err.Error(), name+" ") {
 			t.Errorf("nothing is said about %s: %v", name, err)
@@ -34,7 +36,7 @@ func TestConfigDefaults(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if cfg.lease != time.Minute || cfg.budget != 200*time.Second || cfg.maxOutput != 1<<20 || cfg.sandbox.Driver != "kubernetes" {
+	if cfg.lease != time.Minute || cfg.budget != 200*time.Second || cfg.maxOutput != 1<<20 || cfg.sandbox.Driver != "kubernetes" || cfg.archive.Enabled() {
 		t.Errorf("defaults %+v", cfg)
 	}
 }

@@ -5,6 +5,7 @@ import (
 
 	"tuluat.ai/harness/shared/function"
 	"tuluat.ai/harness/shared/harness"
+	"tuluat.ai/harness/shared/secret/source"
 )
 
 // The two sides of this image.
@@ -20,7 +21,7 @@ type config struct {
 	brokerURL     string // public side only
 	streamTime    time.Duration
 	allowPrivate  bool
-	secret        func(harness.SecretRef) harness.Secret
+	secrets       source.Options
 }
 
 // streamTime ends a stream before the platform's own ten minutes do, so that a
@@ -35,7 +36,7 @@ func parseConfig(getenv func(string) string) (config, error) {
 		databaseConns: int32(c.Int("DATABASE_MAX_CONNS", 4, 1)),
 		streamTime:    c.Duration("STREAM_TIME", streamTime),
 		allowPrivate:  c.OneOf("CALLBACK_ALLOW_PRIVATE", "false", "true", "false") == "true",
-		secret:        func(ref harness.SecretRef) harness.Secret { return harness.Secret(getenv(ref.Variable())) },
+		secrets:       source.Read(c, getenv),
 	}
 	if cfg.serve == servePublic {
 		cfg.brokerURL = c.Required("BROKER_URL", "where events are posted")

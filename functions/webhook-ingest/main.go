@@ -12,6 +12,7 @@ import (
 	"tuluat.ai/harness/shared/event"
 	"tuluat.ai/harness/shared/function"
 	"tuluat.ai/harness/shared/postgres"
+	"tuluat.ai/harness/shared/secret/source"
 )
 
 func main() { function.Main("webhook-ingest", build) }
@@ -26,13 +27,17 @@ func build(ctx context.Context, env function.Env) (*function.Function, error) {
 		return nil, err
 	}
 	env.OnExit(store.Close)
+	secrets, err := source.Open(cfg.secrets, time.Now)
+	if err != nil {
+		return nil, err
+	}
 	options := webhook.Options{
-		Store: store, Secret: cfg.secret, Log: env.Log, Now: time.Now, Metrics: env.Metrics, Drain: ctx.Done(),
+		Store: store, Secrets: secrets, Log: env.Log, Now: time.Now, Metrics: env.Metrics, Drain: ctx.Done(),
 		StreamTime: cfg.streamTime, Owner: env.Owner(), AllowPrivate: cfg.allowPrivate,
 	}
 	if cfg.serve == serveEvents {
-		sender := webhook.NewSender(options)
-		env.OnExit(sender.Close)
+		sender, closeSender := webhook.NewSender(options)
+		env.OnExit(closeSender)
 		return &function.Function{Events: map[event.Type]function.EventFunc{event.MessageReply: sender.Reply}}, nil
 	}
 	publisher, err := function.NewPublisher(cfg.brokerURL, env.Log, time.Now)

@@ -195,7 +195,7 @@ func TestTwoSendersKeepTheOrder(t *testing.T) {
 func TestCrashAfterThePostIsSettledByEvidence(t *testing.T) {
 	r := newReceiver(t)
 	p, e := talk(t, r.server.URL, nil, "once", "next")
-	claim, err := p.store.ClaimReply(context.Background(), e.Session, postgres.Lease{Owner: "crashed", For: time.Minute})
+	claim, err := p.store.ClaimReply(context.Background(), e.Session, postgres.ReplyLease{Lease: postgres.Lease{Owner: "crashed", For: time.Minute}, Begins: true})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -232,7 +232,7 @@ func TestCrashBeforeThePost(t *testing.T) {
 			r := newReceiver(t)
 			r.knows = func(string) int { return c.evidence }
 			p, e := talk(t, r.server.URL, nil, "late")
-			if _, err := p.store.ClaimReply(context.Background(), e.Session, postgres.Lease{Owner: "crashed", For: time.Minute}); err != nil {
+			if _, err := p.store.ClaimReply(context.Background(), e.Session, postgres.ReplyLease{Lease: postgres.Lease{Owner: "crashed", For: time.Minute}, Begins: true}); err != nil {
 				t.Fatal(err)
 			}
 			p.now()

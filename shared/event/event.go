@@ -23,6 +23,7 @@ const (
 	MessageReceived    Type = "ai.tuluat.message.received.v1"
 	MessageReply       Type = "ai.tuluat.message.reply.v1"
 	MessageStatus      Type = "ai.tuluat.message.status.v1"
+	MediaRequested     Type = "ai.tuluat.media.requested.v1"
 	SessionDue         Type = "ai.tuluat.session.due.v1"
 	SessionChanged     Type = "ai.tuluat.session.changed.v1"
 	ExecutionRequested Type = "ai.tuluat.execution.requested.v1"
@@ -48,7 +49,7 @@ func (t Type) Ours() bool { return strings.HasPrefix(string(t), "ai.tuluat.") }
 // Types lists every type, in the order of a message's life.
 func Types() []Type {
 	return []Type{
-		MessageReceived, MessageReply, MessageStatus, SessionDue, SessionChanged, ExecutionRequested,
+		MessageReceived, MessageReply, MessageStatus, MediaRequested, SessionDue, SessionChanged, ExecutionRequested,
 		ExecutionFinished, SandboxChanged, ApprovalRequested, ApprovalDecided, AgentStatusChanged,
 	}
 }

@@ -33,6 +33,7 @@ var examples = map[event.Type]event.Event{
 	event.MessageReceived:    {ID: "message.received:" + string(message), Channel: harness.ChannelWebhook, Payload: event.Payload{Session: session, Message: message}},
 	event.MessageReply:       {ID: "message.reply:" + string(message), Channel: harness.ChannelWebhook, Payload: event.Payload{Session: session, Message: message}},
 	event.MessageStatus:      {ID: "message.status:" + string(message) + ":SENT", Channel: harness.ChannelWebhook, Payload: event.Payload{Session: session, Message: message}},
+	event.MediaRequested:     {ID: "media.requested:" + string(session) + ":1", Channel: harness.ChannelTelegram, Payload: event.Payload{Session: session}},
 	event.SessionDue:         {ID: "session.due:" + string(session) + ":7", Payload: event.Payload{Session: session}},
 	event.SessionChanged:     {ID: "session.changed:" + string(session) + ":8", Payload: event.Payload{Session: session}},
 	event.ExecutionRequested: {ID: "execution.requested:" + string(command), Payload: event.Payload{Session: session, Execution: command}},

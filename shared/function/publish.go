@@ -8,6 +8,8 @@ import (
 	"log/slog"
 	"net/http"
 	"net/url"
+	"sync"
+	"sync/atomic"
 	"time"
 
 	cloudevents "github.com/cloudevents/sdk-go/v2/event"
@@ -42,13 +44,40 @@ func NewPublisher(rawURL string, log *slog.Logger, now func() time.Time) (*Publi
 // Close frees idle connections.
 func (p *Publisher) Close() { p.client.CloseIdleConnections() }
 
-// Publish posts each event once, in order.
+// Publish posts each event once.
 func (p *Publisher) Publish(ctx context.Context, events ...event.Event) {
-	for _, e := range events {
-		if err := p.Post(ctx, p.url, e); err != nil {
-			p.log.Warn("event not published; the sweep repeats it", "event", e.ID, "type", string(e.Type), "session", string(e.Session), "err", err)
-		}
+	p.PublishWithin(ctx, publishTime, events...)
+}
+
+// atOnce is how many events of one call are on their way at the same time.
+const atOnce = 16
+
+// PublishWithin posts each event once, several at a time, and returns after
+// within at the latest. Once the broker has failed to take one, those that have
+// not been tried are left to the sweep too.
+func (p *Publisher) PublishWithin(ctx context.Context, within time.Duration, events ...event.Event) {
+	if len(events) == 0 {
+		return
 	}
+	ctx, cancel := context.WithTimeoutCause(context.WithoutCancel(ctx), within, fmt.Errorf("publish deadline of %s: %w", within, context.DeadlineExceeded))
+	defer cancel()
+	var next, failed atomic.Int64
+	var posting sync.WaitGroup
+	for range min(atOnce, len(events)) {
+		posting.Go(func() {
+			for failed.Load() == 0 {
+				n := int(next.Add(1)) - 1
+				if n >= len(events) {
+					return
+				}
+				if err := p.post(ctx, p.url, events[n]); err != nil && failed.Add(1) == 1 {
+					e := events[n]
+					p.log.Warn("event not published; the sweep repeats it and those behind it", "event", e.ID, "type", string(e.Type), "session", string(e.Session), "events", len(events), "err", err)
+				}
+			}
+		})
+	}
+	posting.Wait()
 }
 
 // Broker returns the URL events are published to.
@@ -56,12 +85,16 @@ func (p *Publisher) Broker() string { return p.url }
 
 // Post sends e to target and returns an error unless the answer is 2xx.
 func (p *Publisher) Post(ctx context.Context, target string, e event.Event) error {
+	ctx, cancel := context.WithTimeoutCause(context.WithoutCancel(ctx), publishTime, fmt.Errorf("publish deadline of %s: %w", publishTime, context.DeadlineExceeded))
+	defer cancel()
+	return p.post(ctx, target, e)
+}
+
+func (p *Publisher) post(ctx context.Context, target string, e event.Event) error {
 	ce, err := event.Encode(e, p.now())
 	if err != nil {
 		return err
 	}
-	ctx, cancel := context.WithTimeoutCause(context.WithoutCancel(ctx), publishTime, fmt.Errorf("publish deadline of %s: %w", publishTime, context.DeadlineExceeded))
-	defer cancel()
 	request, err := newRequest(ctx, target, ce)
 	if err != nil {
 		return err

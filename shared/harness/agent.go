@@ -76,12 +76,24 @@ func (h HarnessSpec) CanChat() bool {
 // ChannelSpec is one way to reach an agent.
 type ChannelSpec struct {
 	Type        Channel        `json:"type"`
-	Account     string         `json:"account"`               // our side: for a webhook, the hook's name
-	Secret      SecretRef      `json:"secretRef"`             // signs what comes in and what goes out
-	CallbackURL string         `json:"callbackURL,omitempty"` // where replies are POSTed; empty: they are read back
+	Account     string         `json:"account"`               // our side: the hook's name, the phone number's id, the bot's username
+	Secret      SecretRef      `json:"secretRef"`             // of a webhook: signs what comes in and what goes out
+	CallbackURL string         `json:"callbackURL,omitempty"` // of a webhook: where replies are POSTed; empty: they are read back
 	Fields      *ChannelFields `json:"fields,omitempty"`
 	Senders     ChannelSenders `json:"senders"`
 	IdleTTL     time.Duration  `json:"idleTTL"` // nanoseconds; a conversation idle longer ends
+
+	Groups GroupPolicy `json:"groups,omitempty"` // WhatsApp and Telegram
+
+	PhoneNumber string           `json:"phoneNumber,omitempty"`         // WhatsApp: as people dial it
+	VerifyToken SecretRef        `json:"verifyTokenSecretRef,omitzero"` // WhatsApp: of the handshake
+	AppSecret   SecretRef        `json:"appSecretSecretRef,omitzero"`   // WhatsApp: signs what comes in
+	AccessToken SecretRef        `json:"accessTokenSecretRef,omitzero"` // WhatsApp: sends
+	Template    *ChannelTemplate `json:"template,omitempty"`            // WhatsApp: after 24 hours of silence
+
+	BotToken      SecretRef `json:"botTokenSecretRef,omitzero"` // Telegram: sends, and names the bot
+	WebhookSecret SecretRef `json:"webhookSecretRef,omitzero"`  // Telegram: proves what comes in
+	Transport     Transport `json:"transport,omitempty"`        // Telegram; empty: webhook
 }
 
 // ChannelFields maps a hook's JSON to a Message by RFC 9535 JSONPath. Empty
@@ -101,12 +113,15 @@ type SenderPolicy string
 const (
 	SendersOpen      SenderPolicy = "open"      // anyone
 	SendersAllowlist SenderPolicy = "allowlist" // those listed
+	SendersPairing   SenderPolicy = "pairing"   // those listed, and those who have sent the pairing code
 )
 
 // ChannelSenders is the sender policy of a channel.
 type ChannelSenders struct {
 	Policy SenderPolicy `json:"policy"`
 	Allow  []string     `json:"allow,omitempty"` // channel user ids
+
+	PairingCode SecretRef `json:"pairingCodeSecretRef,omitzero"` // policy pairing: the message that pairs its sender
 }
 
 // SecretRef names a value kept elsewhere: a key of a Kubernetes Secret, or an

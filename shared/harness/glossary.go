@@ -18,7 +18,7 @@ type Word struct {
 // Glossary returns every word of the product. A test walks tables, columns,
 // closed sets, events and JSON keys and requires each to be here, once.
 func Glossary() []Word {
-	return slices.Concat(things(), placesAndPeople(), thinking(), commands(), standing(), eventTypes(), values())
+	return slices.Concat(things(), placesAndPeople(), thinking(), commands(), standing(), channels(), eventTypes(), values())
 }
 
 // What the product is made of.
@@ -27,7 +27,7 @@ func things() []Word {
 		{Name: "agent", Meaning: "an AiAgent resource: model, prompt, harness, budget; where another thing refers to it, its name", Table: "agents", Column: "agent_name", Key: "agent", Extension: "tuluatagent"},
 		{Name: "agentRevision", Meaning: "what an agent said at one time, validated; never changed", Table: "agent_revisions"},
 		{Name: "workflow", Meaning: "an AiWorkflow resource: nodes and edges"},
-		{Name: "channel", Meaning: "a way people or systems reach an agent", Column: "channel", Value: "CHANNEL", Extension: "tuluatchannel"},
+		{Name: "channel", Meaning: "a way people or systems reach an agent", Column: "channel", Key: "channel", Value: "CHANNEL", Extension: "tuluatchannel"},
 		{Name: "channelRoute", Meaning: "which agent an account belongs to, and who may talk to it there", Table: "channel_routes"},
 		{Name: "session", Meaning: "one conversation or one workflow run; serial: one step at a time", Table: "sessions", Column: "session_id", Key: "session", Extension: "tuluatsession"},
 		{Name: "message", Meaning: "one inbound or outbound text of a session", Table: "messages", Column: "message_id", Key: "message"},
@@ -74,7 +74,7 @@ func placesAndPeople() []Word {
 		{Name: "messageId", Meaning: "the id that the other side of a webhook gives a message or reply, so that a repeat is known", Key: "messageId", Apart: "the webhook's wire: there the id is the caller's, who knows no other"},
 		{Name: "providerId", Meaning: "the id by which a provider knows a message, reply or tool call", Column: "provider_id"},
 		{Name: "inReplyTo", Meaning: "the inbound message that an outbound one answers", Column: "in_reply_to", Key: "inReplyTo"},
-		{Name: "text", Meaning: "what was said or printed", Column: "text", Key: "text"},
+		{Name: "text", Meaning: "what was said or printed; of a reply, that it is one", Column: "text", Key: "text", Value: "TEXT"},
 		{Name: "metadata", Meaning: "what came along with a message, as data; on a resource, its name and labels", Column: "metadata", Key: "metadata"},
 		{Name: "part", Meaning: "which part of a reply, from 1", Column: "part", Key: "part"},
 		{Name: "parts", Meaning: "how many parts a reply has", Column: "parts", Key: "parts"},
@@ -293,14 +293,14 @@ func values() []Word {
 		{Name: "replayed", Meaning: "sent again", Value: "REPLAYED"},
 		{Name: "discarded", Meaning: "an operator let it go", Value: "DISCARDED"},
 		{Name: "inbound", Meaning: "from a person to an agent", Value: "INBOUND"},
-		{Name: "outbound", Meaning: "from an agent to a person", Value: "OUTBOUND"},
+		{Name: "outbound", Meaning: "from an agent to a person; of a command, the files it left to be sent", Key: "outbound", Value: "OUTBOUND"},
 		{Name: "stdout", Meaning: "what a command prints", Value: "STDOUT"},
 		{Name: "stderr", Meaning: "what a command complains of", Value: "STDERR"},
 		{Name: "toolResult", Meaning: "a tool call got its result", Value: "TOOL_RESULT"},
 		{Name: "nodeVisit", Meaning: "a visit of a workflow node", Value: "NODE_VISIT"},
 		{Name: "api", Meaning: "a request to our API", Value: "API"},
-		{Name: "whatsapp", Meaning: "WhatsApp", Value: "WHATSAPP"},
-		{Name: "telegram", Meaning: "Telegram", Value: "TELEGRAM"},
+		{Name: "whatsapp", Meaning: "WhatsApp", Key: "whatsapp", Value: "WHATSAPP"},
+		{Name: "telegram", Meaning: "Telegram", Key: "telegram", Value: "TELEGRAM"},
 		{Name: "webhook", Meaning: "any system, by signed JSON", Value: "WEBHOOK"},
 		{Name: "code", Meaning: "the harness gives executeShell", Value: "CODE"},
 		{Name: "both", Meaning: "the harness gives executeShell and channels", Value: "BOTH"},

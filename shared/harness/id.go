@@ -15,13 +15,14 @@ type AgentName string
 // ids: "ses_" and 26 letters and digits. They are safe in URLs, labels and
 // file names.
 type (
-	SessionID   string
-	MessageID   string
-	StepID      string
-	ToolCallID  string
-	ExecutionID string
-	SandboxID   string
-	ReplyID     string
+	SessionID    string
+	MessageID    string
+	StepID       string
+	ToolCallID   string
+	ExecutionID  string
+	SandboxID    string
+	ReplyID      string
+	AttachmentID string
 )
 
 var idAlphabet = base32.NewEncoding("0123456789abcdefghjkmnpqrstvwxyz").WithPadding(base32.NoPadding)
@@ -58,3 +59,6 @@ func NewSandboxID(now time.Time) SandboxID { return SandboxID(NewID("sbx", now))
 
 // NewReplyID returns a fresh ReplyID.
 func NewReplyID(now time.Time) ReplyID { return ReplyID(NewID("rpl", now)) }
+
+// NewAttachmentID returns a fresh AttachmentID.
+func NewAttachmentID(now time.Time) AttachmentID { return AttachmentID(NewID("att", now)) }

@@ -81,7 +81,7 @@ const (
 
 var replyTransitions = transitions[ReplyState]{
 	ReplyPlanned:   {ReplySent, ReplyFailed, ReplyUnknown},
-	ReplySent:      {ReplyDelivered, ReplyRead, ReplyFailed},
+	ReplySent:      {ReplyDelivered, ReplyRead, ReplyFailed, ReplyPlanned}, // PLANNED again: proved undelivered, and a template may still reach the person
 	ReplyDelivered: {ReplyRead},
 	ReplyUnknown:   {ReplyPlanned, ReplySent, ReplyDelivered, ReplyRead, ReplyFailed},
 	ReplyRead:      {},

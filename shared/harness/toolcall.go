@@ -33,3 +33,6 @@ func (s ToolCallState) Ended() bool { return toolCallTransitions.terminal(s) }
 
 // ToolExecuteShell is the name under which the model runs a command.
 const ToolExecuteShell = "executeShell"
+
+// ToolOfferChoices is the name under which the model ends its turn with choices.
+const ToolOfferChoices = "offerChoices"

@@ -175,10 +175,10 @@ func (w *agentWriter) routes(before, after map[routeKey]route) {
 		if old, known := before[key]; known && old.agent == r.agent && reflect.DeepEqual(asStored(r.spec), old.spec) {
 			continue
 		}
-		w.Queue(`INSERT INTO channel_routes (channel, account, agent_name, spec, open_to_all, senders) VALUES ($1, $2, $3, $4, $5, $6)
+		w.Queue(`INSERT INTO channel_routes (channel, account, agent_name, spec, open_to_all, pairing, senders) VALUES ($1, $2, $3, $4, $5, $6, $7)
 			ON CONFLICT (channel, account) DO UPDATE SET agent_name = EXCLUDED.agent_name, spec = EXCLUDED.spec,
-				open_to_all = EXCLUDED.open_to_all, senders = EXCLUDED.senders`,
-			key.channel, key.account, r.agent, r.spec, r.spec.Senders.Policy == harness.SendersOpen, orEmpty(r.spec.Senders.Allow))
+				open_to_all = EXCLUDED.open_to_all, pairing = EXCLUDED.pairing, senders = EXCLUDED.senders`,
+			key.channel, key.account, r.agent, r.spec, r.spec.Senders.Policy == harness.SendersOpen, r.spec.Senders.Policy == harness.SendersPairing, orEmpty(r.spec.Senders.Allow))
 	}
 }
 

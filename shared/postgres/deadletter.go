@@ -41,7 +41,7 @@ var (
 		known: `SELECT 1 FROM executions WHERE execution_id = $2`,
 	}
 	replyWork = work{
-		mark:  `UPDATE replies SET dead_lettered_at = COALESCE(dead_lettered_at, now()) WHERE message_id = $2 AND ` + replyOpen + ` RETURNING 1`,
+		mark:  `UPDATE replies SET dead_lettered_at = COALESCE(dead_lettered_at, now()) WHERE message_id = $2 AND ` + replyOpen("replies") + ` RETURNING 1`,
 		known: `SELECT 1 FROM replies WHERE message_id = $2`,
 	}
 	// noWork is that of hints: nothing depends on them.

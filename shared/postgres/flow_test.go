@@ -37,7 +37,7 @@ func arrive(t *testing.T, s *postgres.Store, ids ...string) []postgres.Accepted 
 			Message: harness.Message{Channel: harness.ChannelWebhook, ChannelUserID: "user", Text: "text " + id},
 		})
 	}
-	accepted, events, err := s.Accept(context.Background(), harness.ChannelWebhook, arrivals, "")
+	accepted, events, err := s.Accept(context.Background(), harness.ChannelWebhook, postgres.Inbound{Arrivals: arrivals}, "")
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -3,6 +3,8 @@ package postgres
 import (
 	"context"
 	"encoding/json"
+	"strings"
+	"time"
 
 	"github.com/jackc/pgx/v5"
 
@@ -10,138 +12,234 @@ import (
 	"tuluat.ai/harness/shared/harness"
 )
 
-// Arrival is one message as an ingest function hands it in.
-type Arrival struct {
-	Account    string // our side: decides the agent
-	ProviderID string // the provider's or caller's id: a repeat has the same
-	Chat       string // their side: where replies go
-	Message    harness.Message
-}
-
-// ArrivalOutcome is what became of an Arrival.
-type ArrivalOutcome string
-
-// The outcomes of an Arrival.
-const (
-	ArrivalAccepted  ArrivalOutcome = "ACCEPTED"
-	ArrivalDuplicate ArrivalOutcome = "DUPLICATE" // known already: no effect
-	ArrivalUnrouted  ArrivalOutcome = "UNROUTED"  // no agent has this account
-	ArrivalDenied    ArrivalOutcome = "DENIED"    // the sender policy refuses the sender
-)
-
-// Accepted is the fate of one Arrival.
-type Accepted struct {
-	Outcome ArrivalOutcome
-	Session harness.SessionID // of the first arrival, for a duplicate too
-	Message harness.MessageID
-}
-
 // acceptSQL does it all in one statement: find the agent, apply the sender
 // policy, drop repeats, find or open each conversation and mark it once, number
 // and store the messages, and announce each session once. A conversation whose
 // last turn was BLOCKED or FAILED is open: a new message gives it a new turn.
+// What is between the marks only channels with people on them need.
 const acceptSQL = `
 WITH arrival AS (
-    SELECT a.*, r.agent_name, r.agent_name IS NULL AS unrouted,
-           COALESCE(NOT (r.open_to_all OR a.channel_user_id = ANY (r.senders)), false) AS denied,
-           COALESCE((r.spec->>'idleTTL')::bigint / 1000000000, 0)::int AS idle_seconds
+    SELECT a.n, a.account, a.provider_id, a.channel_user_id, a.text, a.metadata, a.message_id, a.session_id,
+           /*people*/COALESCE(k.chat, a.chat)/*plain*/a.chat/*end*/ AS chat, r.agent_name, r.agent_name IS NULL AS unrouted,
+           COALESCE(NOT (r.open_to_all OR a.channel_user_id = ANY (r.senders)/*people*/ OR x.other_id = ANY (r.senders)
+               OR r.pairing AND (EXISTS (SELECT 1 FROM pairings p WHERE p.channel = $1 AND p.account = a.account AND p.channel_user_id IN (a.channel_user_id, x.other_id))
+                  OR x.paired AND ` + pairingAllowed + `)/*end*/), false) AS denied,
+           COALESCE((r.spec->>'idleTTL')::bigint / 1000000000, 0)::int AS idle_seconds/*people*/,
+           x.address, x.sent_at, x.album, x.paired AND r.pairing AS paired, x.pace_millis, x.pace_burst/*end*/
     FROM unnest($2::text[], $3::text[], $4::text[], $5::text[], $6::text[], $7::jsonb[], $8::text[], $9::text[])
-         WITH ORDINALITY AS a (account, provider_id, chat, channel_user_id, text, metadata, message_id, session_id, n)
+         WITH ORDINALITY AS a (account, provider_id, chat, channel_user_id, text, metadata, message_id, session_id, n)/*people*/
+    JOIN unnest($12::text[], $13::text[], $14::timestamptz[], $15::text[], $16::bool[], $17::int[], $18::int[])
+         WITH ORDINALITY AS x (other_id, address, sent_at, album, paired, pace_millis, pace_burst, n) USING (n)
+    LEFT JOIN chat_aliases k ON k.channel = $1 AND k.account = a.account AND k.alias = a.chat/*end*/
     LEFT JOIN channel_routes r ON r.channel = $1 AND r.account = a.account
+), refused AS (
+    INSERT INTO notices (channel, account, provider_id, kind, chat, channel_user_id)
+    SELECT $1, account, provider_id, CASE WHEN unrouted THEN 'UNROUTED' ELSE 'DENIED' END, chat, channel_user_id FROM arrival WHERE unrouted OR denied
+    ON CONFLICT DO NOTHING
 ), fresh AS (
     INSERT INTO inbox (channel, account, provider_id, message_id)
     SELECT $1, account, provider_id, message_id FROM arrival WHERE NOT unrouted AND NOT denied ORDER BY account, provider_id, n
-    ON CONFLICT DO NOTHING RETURNING message_id
+    ON CONFLICT DO NOTHING RETURNING message_id/*people*/
+), pairing AS (
+    INSERT INTO pairings (channel, account, channel_user_id)
+    SELECT DISTINCT $1, account, channel_user_id FROM arrival JOIN fresh USING (message_id) WHERE paired
+    ON CONFLICT DO NOTHING
+), met AS (
+    INSERT INTO chats AS c (channel, account, chat, address, last_inbound_at, pace_millis, pace_burst)
+    SELECT DISTINCT ON (account, chat) $1, account, chat, address, least(sent_at, now()), pace_millis, pace_burst
+    FROM arrival JOIN fresh USING (message_id) WHERE address <> '' ORDER BY account, chat, n DESC
+    ON CONFLICT (channel, account, chat) DO UPDATE
+    SET address = EXCLUDED.address, last_inbound_at = greatest(c.last_inbound_at, EXCLUDED.last_inbound_at), blocked_at = NULL, blocked_reason = '',
+        pace_millis = EXCLUDED.pace_millis, pace_burst = EXCLUDED.pace_burst/*end*/
+), said AS ( -- the arrivals of one album are said by the first of them
+    SELECT a.*/*people*/, first_value(a.message_id) OVER (PARTITION BY a.account, a.chat, CASE WHEN a.album = '' THEN a.message_id ELSE a.album END ORDER BY a.n) AS said_by/*end*/
+    FROM arrival a JOIN fresh USING (message_id)
 ), conversation AS (
-    SELECT agent_name, account, chat, count(*) AS messages, max(idle_seconds) AS idle_seconds, min(session_id) AS session_id
-    FROM arrival JOIN fresh USING (message_id) GROUP BY agent_name, account, chat
+    SELECT agent_name, account, chat, count(*) AS messages, max(idle_seconds) AS idle_seconds, min(session_id) AS session_id,
+           now()/*people*/ + CASE WHEN bool_and(album <> '') THEN interval '` + albumSettles + `' ELSE interval '0' END/*end*/ AS due_at
+    FROM said GROUP BY agent_name, account, chat
 ), session AS (
     INSERT INTO sessions AS s (session_id, agent_name, channel, account, chat, state, message_seq, due_at, idle_seconds, traceparent)
-    SELECT session_id, agent_name, $1, account, chat, 'PENDING', messages, now(), idle_seconds, $10 FROM conversation ORDER BY agent_name, account, chat
+    SELECT session_id, agent_name, $1, account, chat, 'PENDING', messages, due_at, idle_seconds, $10 FROM conversation ORDER BY agent_name, account, chat
     ON CONFLICT (agent_name, channel, account, chat) WHERE state NOT IN ('COMPLETED', 'CANCELLED') DO UPDATE
-    SET message_seq = s.message_seq + EXCLUDED.message_seq, due_at = least(s.due_at, now()), updated_at = now(),
+    SET message_seq = s.message_seq + EXCLUDED.message_seq, due_at = least(s.due_at, EXCLUDED.due_at), updated_at = now(),
         state = CASE WHEN s.state IN ('IDLE', 'BLOCKED', 'FAILED') THEN 'PENDING' ELSE s.state END,
         idle_seconds = EXCLUDED.idle_seconds, traceparent = EXCLUDED.traceparent
     RETURNING session_id, agent_name, account, chat, message_seq
+), numbered AS (
+    SELECT a.*, s.session_id AS of_session,
+           s.message_seq - count(*) OVER (PARTITION BY s.session_id) + row_number() OVER (PARTITION BY s.session_id ORDER BY a.n) AS seq
+    FROM said a JOIN session s USING (agent_name, account, chat)
 ), message AS (
-    INSERT INTO messages (message_id, session_id, seq, direction, state, channel_user_id, provider_id, text, metadata)
-    SELECT a.message_id, s.session_id,
-           s.message_seq - count(*) OVER (PARTITION BY s.session_id) + row_number() OVER (PARTITION BY s.session_id ORDER BY a.n),
-           'INBOUND', 'PENDING', a.channel_user_id, a.provider_id, a.text, a.metadata
-    FROM arrival a JOIN fresh USING (message_id) JOIN session s USING (agent_name, account, chat)
-    RETURNING message_id, session_id, seq
-), newest AS (
-    SELECT DISTINCT ON (session_id) session_id, message_id FROM message ORDER BY session_id, seq DESC
+    INSERT INTO messages AS m (message_id, session_id, seq, direction, state, channel_user_id, provider_id, text, metadata/*people*/, album/*end*/)
+    SELECT message_id, of_session, seq, 'INBOUND', 'PENDING', channel_user_id, provider_id, /*people*/
+           COALESCE((SELECT string_agg(o.text, E'\n' ORDER BY o.n) FROM numbered o WHERE o.said_by = a.message_id AND NOT o.metadata ? '` + StandIn + `'), text),
+           CASE WHEN EXISTS (SELECT 1 FROM numbered o WHERE o.said_by = a.message_id AND NOT o.metadata ? '` + StandIn + `') THEN metadata - '` + StandIn + `' ELSE metadata END, album
+    FROM numbered a WHERE said_by = message_id
+    ON CONFLICT (session_id, album) WHERE album <> '' AND state = 'PENDING' DO UPDATE
+    SET text = CASE WHEN m.metadata ? '` + StandIn + `' THEN EXCLUDED.text WHEN EXCLUDED.metadata ? '` + StandIn + `' THEN m.text ELSE m.text || E'\n' || EXCLUDED.text END,
+        metadata = CASE WHEN EXCLUDED.metadata ? '` + StandIn + `' THEN m.metadata ELSE m.metadata - '` + StandIn + `' END/*plain*/
+           text, metadata
+    FROM numbered/*end*/
+    RETURNING message_id, session_id, seq/*people*/, album/*end*/
+), kept AS (
+    SELECT a.n, a.message_id AS arrival_id, m.message_id, m.session_id, m.seq
+    FROM numbered a JOIN message m ON /*people*/m.message_id = a.said_by OR a.album <> '' AND m.session_id = a.of_session AND m.album = a.album/*plain*/m.message_id = a.message_id/*end*/
+), /*people*/file AS (
+    INSERT INTO attachments (attachment_id, session_id, message_id, direction, kind, provider_id, file_name, mime_type, size_bytes, path, state)
+    SELECT f.attachment_id, k.session_id, k.message_id, 'INBOUND', f.kind, f.provider_id, f.file_name, f.mime_type, f.size_bytes, f.path, 'OFFERED'
+    FROM unnest($19::int[], $20::text[], $21::text[], $22::text[], $23::text[], $24::text[], $25::bigint[], $26::text[])
+         AS f (n, attachment_id, kind, provider_id, file_name, mime_type, size_bytes, path)
+    JOIN kept k ON k.n = f.n
+), /*end*/newest AS (
+    SELECT DISTINCT ON (session_id) session_id, message_id FROM kept ORDER BY session_id, seq DESC
 ), announced AS (
     INSERT INTO outbox (event_id, event_type, subject, session_id, agent_name, channel, payload, traceparent, due_at)
     SELECT 'message.received:' || n.message_id, $11, n.session_id, n.session_id, s.agent_name, $1,
            jsonb_build_object('session', n.session_id, 'message', n.message_id), $10, now() + interval '` + announceAgain + `'
     FROM newest n JOIN session s USING (session_id)
+    ON CONFLICT (event_id) DO NOTHING -- a later part of an album
 )
-SELECT a.n, a.message_id, a.unrouted, a.denied, COALESCE(a.agent_name, ''), COALESCE(m.session_id, ''),
-       m.message_id IS NOT NULL AND EXISTS (SELECT 1 FROM newest w WHERE w.message_id = a.message_id) AS wakes,
+SELECT a.n, a.unrouted, a.denied, COALESCE(a.agent_name, ''), COALESCE(m.message_id, ''), COALESCE(m.session_id, ''),
+       m.message_id IS NOT NULL AND EXISTS (SELECT 1 FROM newest w WHERE w.message_id = m.message_id) AS wakes,
        COALESCE(k.message_id, ''), COALESCE(k.session_id, '')
 FROM arrival a
-LEFT JOIN message m ON m.message_id = a.message_id
+LEFT JOIN kept m ON m.arrival_id = a.message_id
 LEFT JOIN LATERAL ( -- row by row: planned as a join it would read the whole inbox
     SELECT i.message_id, km.session_id FROM inbox i LEFT JOIN messages km ON km.message_id = i.message_id
     WHERE m.message_id IS NULL AND i.channel = $1 AND i.account = a.account AND i.provider_id = a.provider_id LIMIT 1
 ) k ON true
 ORDER BY a.n`
 
-// Accept stores what arrived on a channel and returns the fate of each arrival
-// in order, with the events to publish now that they are committed. All or
-// nothing; on an error nothing is stored and the provider must be told to try
-// again.
-func (s *Store) Accept(ctx context.Context, channel harness.Channel, arrivals []Arrival, traceparent string) ([]Accepted, []event.Event, error) {
-	args, err := acceptArgs(arrivals, s)
+// albumSettles is how long an album may take to come together before its turn
+// begins, counted from its first part.
+const albumSettles = "1500 milliseconds"
+
+// pairingAllowed is false for a sender who has guessed too often: within an hour
+// ten refused messages, whatever they said, end the next tries.
+const pairingAllowed = `(SELECT count(*) FROM notices d WHERE d.channel = $1 AND d.account = a.account AND d.channel_user_id = a.channel_user_id
+                         AND d.kind = 'DENIED' AND d.received_at > now() - interval '1 hour') < 10`
+
+var (
+	acceptPlain  = variant(acceptSQL, false)
+	acceptPeople = variant(acceptSQL, true)
+)
+
+// variant resolves the marks of a statement: what stands between people and end
+// is in one variant only, and what follows plain in the other.
+func variant(sql string, people bool) string {
+	var out strings.Builder
+	for {
+		before, rest, found := strings.Cut(sql, "/*people*/")
+		out.WriteString(before)
+		if !found {
+			return out.String()
+		}
+		marked, after, _ := strings.Cut(rest, "/*end*/")
+		with, without, _ := strings.Cut(marked, "/*plain*/")
+		if people {
+			out.WriteString(with)
+		} else {
+			out.WriteString(without)
+		}
+		sql = after
+	}
+}
+
+// Accept stores what one request of a provider said and returns the fate of each
+// arrival in order, with the events to publish now that they are committed. It
+// is one transaction in one round trip: all or nothing; on an error nothing is
+// stored and the provider must be told to try again. ErrLeaseLost: in carries an
+// offset, and somebody else polls the bot now.
+func (s *Store) Accept(ctx context.Context, channel harness.Channel, in Inbound, traceparent string) ([]Accepted, []event.Event, error) {
+	b := &pgx.Batch{}
+	queueOffset(b, channel, in.Offset)
+	queueStatuses(b, channel, in.Statuses) // replies before chats, as whoever sends takes them
+	queueRenames(b, channel, in.Renames)
+	queueAliases(b, channel, in.Arrivals)
+	queueBlocks(b, channel, in.Blocks) // whoever wrote in the same request is no longer blocked
+	before := b.Len()
+	if len(in.Arrivals) > 0 {
+		if err := s.queueArrivals(b, channel, in.Arrivals, traceparent); err != nil {
+			return nil, nil, err
+		}
+	}
+	if err := queueNotices(b, channel, in.Notices); err != nil {
+		return nil, nil, err
+	}
+	if b.Len() == 0 {
+		return nil, nil, nil
+	}
+	w := wakes{channel: channel, traceparent: traceparent, seen: map[harness.MessageID]bool{}}
+	var accepted []Accepted
+	err := s.batch(ctx, b, func(results pgx.BatchResults) error {
+		for range before {
+			if _, err := results.Exec(); err != nil {
+				return err
+			}
+		}
+		if len(in.Arrivals) == 0 {
+			return nil
+		}
+		rows, err := results.Query()
+		if err != nil {
+			return err
+		}
+		accepted, err = pgx.CollectRows(rows, w.read)
+		return err
+	})
 	if err != nil {
 		return nil, nil, err
 	}
-	rows, err := s.pool.Query(ctx, acceptSQL, append(append([]any{channel}, args...), traceparent, event.MessageReceived)...)
-	if err != nil {
-		return nil, nil, translate(err)
-	}
-	var events []event.Event
-	accepted, err := pgx.CollectRows(rows, func(row pgx.CollectableRow) (Accepted, error) {
-		var n int64
-		var id, knownID harness.MessageID
-		var session, knownSession harness.SessionID
-		var agent harness.AgentName
-		var unrouted, denied, wakes bool
-		if err := row.Scan(&n, &id, &unrouted, &denied, &agent, &session, &wakes, &knownID, &knownSession); err != nil {
-			return Accepted{}, err
-		}
-		if wakes {
-			events = append(events, event.Event{
-				ID: "message.received:" + string(id), Type: event.MessageReceived, Session: session, Agent: agent, Channel: channel,
-				TraceParent: traceparent, Payload: event.Payload{Session: session, Message: id},
-			})
-		}
-		switch {
-		case unrouted:
-			return Accepted{Outcome: ArrivalUnrouted}, nil
-		case denied:
-			return Accepted{Outcome: ArrivalDenied}, nil
-		case session == "":
-			return Accepted{Outcome: ArrivalDuplicate, Session: knownSession, Message: knownID}, nil
-		default:
-			return Accepted{Outcome: ArrivalAccepted, Session: session, Message: id}, nil
-		}
-	})
-	return accepted, events, translate(err)
+	return accepted, w.events, nil
 }
 
-func acceptArgs(arrivals []Arrival, s *Store) ([]any, error) {
-	n := len(arrivals)
+// wakes collects the events of one Accept while its rows are read.
+type wakes struct {
+	channel     harness.Channel
+	traceparent string
+	seen        map[harness.MessageID]bool
+	events      []event.Event
+}
+
+func (w *wakes) read(row pgx.CollectableRow) (Accepted, error) {
+	var n int64
+	var id, knownID harness.MessageID
+	var session, knownSession harness.SessionID
+	var agent harness.AgentName
+	var unrouted, denied, newest bool
+	if err := row.Scan(&n, &unrouted, &denied, &agent, &id, &session, &newest, &knownID, &knownSession); err != nil {
+		return Accepted{}, err
+	}
+	if newest && !w.seen[id] {
+		w.seen[id] = true
+		w.events = append(w.events, event.Event{
+			ID: "message.received:" + string(id), Type: event.MessageReceived, Session: session, Agent: agent, Channel: w.channel,
+			TraceParent: w.traceparent, Payload: event.Payload{Session: session, Message: id},
+		})
+	}
+	switch {
+	case unrouted:
+		return Accepted{Outcome: ArrivalUnrouted}, nil
+	case denied:
+		return Accepted{Outcome: ArrivalDenied}, nil
+	case session == "":
+		return Accepted{Outcome: ArrivalDuplicate, Session: knownSession, Message: knownID}, nil
+	default:
+		return Accepted{Outcome: ArrivalAccepted, Session: session, Message: id}, nil
+	}
+}
+
+func (s *Store) queueArrivals(b *pgx.Batch, channel harness.Channel, arrivals []Arrival, traceparent string) error {
 	var accounts, providerIDs, chats, users, texts, messages, sessions []string
-	metadata := make([]json.RawMessage, 0, n)
+	metadata := make([]json.RawMessage, 0, len(arrivals))
+	people := false
 	for _, a := range arrivals {
 		meta := json.RawMessage("{}")
 		if len(a.Message.Metadata) > 0 {
 			encoded, err := json.Marshal(a.Message.Metadata)
 			if err != nil {
-				return nil, harness.Wrap(harness.Invalid, err, "metadata cannot be stored")
+				return harness.Wrap(harness.Invalid, err, "metadata cannot be stored")
 			}
 			meta = encoded
 		}
@@ -150,6 +248,52 @@ func acceptArgs(arrivals []Arrival, s *Store) ([]any, error) {
 		metadata = append(metadata, meta)
 		messages = append(messages, string(harness.NewMessageID(s.now())))
 		sessions = append(sessions, string(harness.NewSessionID(s.now())))
+		people = people || a.Address != ""
 	}
-	return []any{accounts, providerIDs, chats, users, texts, metadata, messages, sessions}, nil
+	args := []any{channel, accounts, providerIDs, chats, users, texts, metadata, messages, sessions, traceparent, event.MessageReceived}
+	if !people {
+		b.Queue(acceptPlain, args...)
+		return nil
+	}
+	b.Queue(acceptPeople, append(append(args, peopleArgs(arrivals, s.now())...), s.fileArgs(arrivals)...)...)
+	return nil
+}
+
+func peopleArgs(arrivals []Arrival, now time.Time) []any {
+	var others, addresses, albums []string
+	var sentAt []time.Time
+	var paired []bool
+	var every, burst []int
+	for _, a := range arrivals {
+		if a.SentAt.IsZero() {
+			a.SentAt = now
+		}
+		others, addresses, albums = append(others, a.OtherID), append(addresses, a.Address), append(albums, a.Album)
+		sentAt, paired = append(sentAt, a.SentAt), append(paired, a.Paired)
+		every, burst = append(every, int(a.Pace.Every.Milliseconds())), append(burst, a.Pace.Burst)
+	}
+	return []any{others, addresses, sentAt, albums, paired, every, burst}
+}
+
+func (s *Store) fileArgs(arrivals []Arrival) []any {
+	n, bytes := []int{}, []int64{}
+	ids, kinds, providerIDs, names, mimes, paths := []string{}, []string{}, []string{}, []string{}, []string{}, []string{}
+	for i, a := range arrivals {
+		for _, f := range a.Attachments {
+			// Ids rise, so that files keep their order.
+			id := string(harness.NewAttachmentID(s.now().Add(time.Duration(len(n)) * time.Millisecond)))
+			n, ids, kinds, providerIDs = append(n, i+1), append(ids, id), append(kinds, string(f.Kind)), append(providerIDs, f.ProviderID)
+			names, mimes, bytes = append(names, f.FileName), append(mimes, f.MimeType), append(bytes, max(f.Bytes, 0))
+			paths = append(paths, "in/"+id[len(id)-6:]+"-"+harness.SafeFileName(fileName(f)))
+		}
+	}
+	return []any{n, ids, kinds, providerIDs, names, mimes, bytes, paths}
+}
+
+// fileName is what a file is called in a workspace: its own name, else its kind.
+func fileName(f harness.Attachment) string {
+	if f.FileName != "" {
+		return f.FileName
+	}
+	return strings.ToLower(string(f.Kind))
 }

@@ -13,6 +13,9 @@ import (
 	"tuluat.ai/harness/shared/postgres/postgrestest"
 )
 
+// sends is the lease of a sender whose receiver can be asked what arrived.
+var sends = postgres.ReplyLease{Lease: lease, Begins: true}
+
 // answered is a session whose one message was answered in parts.
 func answered(t *testing.T, s *postgres.Store, callback string, parts ...string) (harness.SessionID, event.Event) {
 	t.Helper()
@@ -40,15 +43,15 @@ func TestRepliesAreClaimedInOrder(t *testing.T) {
 	if due, err := s.RepliesDue(ctx, 10); err != nil || len(due) != 0 {
 		t.Fatalf("a reply that is announced is due to the sweep: %v %v", due, err)
 	}
-	first, err := s.ClaimReply(ctx, session, lease)
+	first, err := s.ClaimReply(ctx, session, sends)
 	if err != nil || first.Text != "one" || first.Part != 1 || first.Parts != 2 || first.State != harness.ReplyPlanned || first.Attempts != 1 ||
 		first.InReplyTo != "a" || first.Spec.CallbackURL != "https://example.test/" || first.Session.Chat != "chat" || first.ChannelUserID != "user" {
 		t.Fatalf("claim %+v %v", first, err)
 	}
-	if _, err := s.ClaimReply(ctx, session, lease); !errors.Is(err, postgres.ErrNothingDue) {
+	if _, err := s.ClaimReply(ctx, session, sends); !errors.Is(err, postgres.ErrNothingDue) {
 		t.Fatalf("a second claim of the session: %v", err)
 	}
-	if _, err := s.MarkReply(ctx, first, postgres.ReplyOutcome{State: harness.ReplyPlanned, Retry: time.Hour}, &lease); !errors.Is(err, postgres.ErrNothingDue) {
+	if _, err := s.MarkReply(ctx, first, postgres.ReplyOutcome{State: harness.ReplyPlanned, Retry: time.Hour}, &sends); !errors.Is(err, postgres.ErrNothingDue) {
 		t.Fatalf("the part behind one that waits: %v", err)
 	}
 	if _, err := s.Pool().Exec(ctx, `UPDATE replies SET due_at = now()`); err != nil {
@@ -58,21 +61,21 @@ func TestRepliesAreClaimedInOrder(t *testing.T) {
 	if err != nil || len(due) != 1 || !reflect.DeepEqual(due[0], announced) {
 		t.Fatalf("due %+v %v, want once %+v", due, err, announced)
 	}
-	crashed, err := s.ClaimReply(ctx, session, lease)
+	crashed, err := s.ClaimReply(ctx, session, sends)
 	if err != nil || crashed.State != harness.ReplyPlanned || crashed.Attempts != 2 {
 		t.Fatalf("an attempt that surely failed is not ambiguous: %+v %v", crashed, err)
 	}
 	if _, err := s.Pool().Exec(ctx, `UPDATE replies SET lease_until = now() - interval '1 second' WHERE lease_owner IS NOT NULL`); err != nil {
 		t.Fatal(err)
 	}
-	again, err := s.ClaimReply(ctx, session, lease)
+	again, err := s.ClaimReply(ctx, session, sends)
 	if err != nil || again.ID != first.ID || again.State != harness.ReplyUnknown || again.Attempts != 3 {
 		t.Fatalf("after a crash: %+v %v", again, err)
 	}
-	if _, err := s.MarkReply(ctx, crashed, postgres.ReplyOutcome{State: harness.ReplySent}, &lease); !errors.Is(err, postgres.ErrLeaseLost) {
+	if _, err := s.MarkReply(ctx, crashed, postgres.ReplyOutcome{State: harness.ReplySent}, &sends); !errors.Is(err, postgres.ErrLeaseLost) {
 		t.Fatalf("a mark under a lost lease: %v", err)
 	}
-	second, err := s.MarkReply(ctx, again, postgres.ReplyOutcome{State: harness.ReplySent, ProviderID: "p"}, &lease)
+	second, err := s.MarkReply(ctx, again, postgres.ReplyOutcome{State: harness.ReplySent, ProviderID: "p"}, &sends)
 	if err != nil || second.Text != "two" || second.State != harness.ReplyPlanned {
 		t.Fatalf("the next: %+v %v", second, err)
 	}
@@ -90,7 +93,7 @@ func TestAMailboxIsFilledAtOnce(t *testing.T) {
 	s := postgrestest.New(t)
 	session, announced := answered(t, s, "", "one", "two")
 	for range 2 {
-		if _, err := s.ClaimReply(ctx, session, lease); !errors.Is(err, postgres.ErrNothingDue) {
+		if _, err := s.ClaimReply(ctx, session, sends); !errors.Is(err, postgres.ErrNothingDue) {
 			t.Fatalf("a part of a mailbox was claimed: %v", err)
 		}
 	}
@@ -113,7 +116,7 @@ func TestFetchingDoesNotDeliverWhatACallbackGets(t *testing.T) {
 	if err := s.MarkFetched(ctx, session, []harness.MessageID{announced.Payload.Message}); err != nil {
 		t.Fatal(err)
 	}
-	if claim, err := s.ClaimReply(ctx, session, lease); err != nil || claim.Text != "one" {
+	if claim, err := s.ClaimReply(ctx, session, sends); err != nil || claim.Text != "one" {
 		t.Fatalf("claim %+v %v", claim, err)
 	}
 }

@@ -3,6 +3,8 @@ package postgres
 import (
 	"context"
 
+	"github.com/jackc/pgx/v5"
+
 	"tuluat.ai/harness/shared/harness"
 )
 
@@ -17,4 +19,23 @@ func (s *Store) Route(ctx context.Context, channel harness.Channel, account stri
 	var r Route
 	err := s.pool.QueryRow(ctx, `SELECT agent_name, spec FROM channel_routes WHERE channel = $1 AND account = $2`, channel, account).Scan(&r.Agent, &r.Spec)
 	return r, translate(err)
+}
+
+// AccountRoute is a Route with the account it belongs to.
+type AccountRoute struct {
+	Account string
+	Route
+}
+
+// Routes returns every route of a channel.
+func (s *Store) Routes(ctx context.Context, channel harness.Channel) ([]AccountRoute, error) {
+	rows, err := s.pool.Query(ctx, `SELECT account, agent_name, spec FROM channel_routes WHERE channel = $1 ORDER BY account`, channel)
+	if err != nil {
+		return nil, translate(err)
+	}
+	routes, err := pgx.CollectRows(rows, func(row pgx.CollectableRow) (AccountRoute, error) {
+		var r AccountRoute
+		return r, row.Scan(&r.Account, &r.Agent, &r.Spec)
+	})
+	return routes, translate(err)
 }

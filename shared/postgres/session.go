@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"strings"
 	"time"
 
 	"github.com/jackc/pgx/v5"
@@ -42,6 +43,7 @@ type TurnRecord struct {
 	ChannelUserID string
 	Text          string
 	Metadata      json.RawMessage
+	Files         []Attachment // that came with it
 	Steps         []StepRecord
 }
 
@@ -74,6 +76,7 @@ type ExecutionResult struct {
 	StdoutBytes, StderrBytes int64 // printed in all
 	StdoutHead, StdoutTail   []byte
 	StderrHead, StderrTail   []byte
+	Files                    []string // that it made and that go with the answer, below /workspace
 }
 
 // OutputWindow is how much of each end of a stream a model may see, in bytes.
@@ -86,7 +89,10 @@ const historyTurns = 30
 const claimSessionSQL = `
 WITH claimed AS (
     UPDATE sessions SET lease_owner = $2, lease_token = lease_token + 1, lease_until = now() + $3::interval,
-           due_at = NULL, attempts = attempts + 1, updated_at = now()
+           due_at = NULL, attempts = attempts + 1, updated_at = now(),
+           turn_started_at = CASE WHEN EXISTS (SELECT 1 FROM messages WHERE session_id = $1 AND state = 'RUNNING') THEN turn_started_at
+               WHEN attempts > 0 AND turn_started_at >= (SELECT created_at FROM messages WHERE session_id = $1 AND state = 'PENDING' ORDER BY seq LIMIT 1) THEN turn_started_at
+               ELSE now() END
     WHERE session_id = $1 AND (due_at <= now() OR lease_owner IS NOT NULL) AND (lease_until IS NULL OR lease_until < now())
       AND (retry_at IS NULL OR retry_at <= now())
     RETURNING *
@@ -110,9 +116,19 @@ WITH cur AS (
       AND m.seq <= COALESCE(cur.seq, 9223372036854775807) ORDER BY m.seq DESC LIMIT $2
 )`
 
-// windowSQL yields the two ends of stream of execution e.
+// windowSQL yields what is kept of stream of execution e: how much, its first
+// two windows, and its last one when that is not among them. It reads only the
+// pieces that hold them.
 func windowSQL(stream string) string {
-	return `(SELECT string_agg(o.data, ''::bytea ORDER BY o.start_byte) FROM execution_output o WHERE o.execution_id = e.execution_id AND o.stream = '` + stream + `')`
+	const of = `FROM execution_output o WHERE o.execution_id = e.execution_id AND o.stream = `
+	return strings.NewReplacer("FROM o", of+"'"+stream+"'", "$window", fmt.Sprint(OutputWindow)).Replace(`
+		SELECT kept.n,
+			(SELECT string_agg(substr(o.data, 1, (2 * $window - o.start_byte)::int), ''::bytea ORDER BY o.start_byte)
+				FROM o AND o.start_byte < 2 * $window) AS head,
+			(SELECT string_agg(substr(o.data, greatest(1, kept.n - $window - o.start_byte + 1)::int), ''::bytea ORDER BY o.start_byte)
+				FROM o AND o.start_byte + length(o.data) > kept.n - $window AND kept.n > 2 * $window) AS tail
+		FROM (SELECT COALESCE(max(o.start_byte + length(o.data)), 0) AS n FROM o) kept
+		WHERE e.ended_at IS NOT NULL`)
 }
 
 // ClaimSession takes the session's lease and reads what a step needs, in one
@@ -122,12 +138,15 @@ func (s *Store) ClaimSession(ctx context.Context, id harness.SessionID, lease Le
 	b.Queue(claimSessionSQL, id, lease.Owner, lease.For)
 	b.Queue(recentSQL+` SELECT message_id, state, channel_user_id, text, metadata FROM recent ORDER BY seq`, id, historyTurns)
 	b.Queue(recentSQL+` SELECT st.step_id, st.message_id, st.text, st.carry FROM steps st JOIN recent USING (message_id) ORDER BY st.seq`, id, historyTurns)
+	b.Queue(recentSQL+` SELECT a.message_id, `+attachmentColumns+` FROM attachments a JOIN recent USING (message_id) JOIN sessions s ON s.session_id = a.session_id
+		WHERE a.direction = 'INBOUND' ORDER BY a.created_at, a.attachment_id`, id, historyTurns)
 	b.Queue(recentSQL+` SELECT t.tool_call_id, t.step_id, t.provider_id, t.name, t.arguments, t.state, COALESCE(t.result, ''),
-			e.execution_id, e.state, e.reason, e.exit_code, e.stdout_bytes, e.stderr_bytes, o.stdout, e.stdout_tail, o.stderr, e.stderr_tail
+			e.execution_id, e.state, e.reason, e.exit_code, e.stdout_bytes, e.stderr_bytes,
+			o.n, o.head, o.tail, e.stdout_tail, r.n, r.head, r.tail, e.stderr_tail,
+			(SELECT array_agg(f.path ORDER BY f.path) FROM attachments f WHERE f.execution_id = e.execution_id)
 		FROM tool_calls t JOIN steps st USING (step_id) JOIN recent USING (message_id)
 		LEFT JOIN executions e ON t.state IN ('PENDING', 'RUNNING') AND e.cause = 'TOOL_CALL' AND e.cause_id = t.tool_call_id
-		LEFT JOIN LATERAL (SELECT `+windowSQL("stdout")+` AS stdout, `+windowSQL("stderr")+` AS stderr
-			WHERE e.ended_at IS NOT NULL) o ON true
+		LEFT JOIN LATERAL (`+windowSQL("stdout")+`) o ON true LEFT JOIN LATERAL (`+windowSQL("stderr")+`) r ON true
 		ORDER BY st.seq, t.seq`, id, historyTurns)
 	b.Queue(`SELECT count(*) > 1 OR (count(*) = 1 AND EXISTS (SELECT 1 FROM messages WHERE session_id = $1 AND state = 'RUNNING'))
 		FROM (SELECT 1 FROM messages WHERE session_id = $1 AND state = 'PENDING' LIMIT 2) waiting`, id)
@@ -202,6 +221,21 @@ func (c *Claim) readTurns(results pgx.BatchResults) error {
 		}
 		return struct{}{}, err
 	})
+	if err != nil {
+		return err
+	}
+	if rows, err = results.Query(); err != nil {
+		return err
+	}
+	_, err = pgx.CollectRows(rows, func(row pgx.CollectableRow) (struct{}, error) {
+		var file Attachment
+		var message harness.MessageID
+		err := row.Scan(append([]any{&message}, file.targets()...)...)
+		if t := turn[message]; t != nil {
+			t.Files = append(t.Files, file)
+		}
+		return struct{}{}, err
+	})
 	return err
 }
 
@@ -212,32 +246,46 @@ func readCall(row pgx.CollectableRow) (CallRecord, error) {
 	var reason *string
 	var e ExecutionResult
 	var stdoutBytes, stderrBytes *int64
-	var stdout, stderr, stdoutTail, stderrTail []byte
+	var stdout, stderr kept
 	err := row.Scan(&c.ID, &c.Step, &c.ProviderID, &c.Name, &c.Arguments, &c.State, &c.Result,
-		&id, &state, &reason, &e.ExitCode, &stdoutBytes, &stderrBytes, &stdout, &stdoutTail, &stderr, &stderrTail)
+		&id, &state, &reason, &e.ExitCode, &stdoutBytes, &stderrBytes,
+		&stdout.bytes, &stdout.head, &stdout.tail, &stdout.printed, &stderr.bytes, &stderr.head, &stderr.tail, &stderr.printed, &e.Files)
 	if err != nil || id == nil {
 		return c, err
 	}
 	e.ID, e.State, e.Reason, e.StdoutBytes, e.StderrBytes = *id, *state, *reason, *stdoutBytes, *stderrBytes
-	e.StdoutHead, e.StdoutTail = window(stdout, stdoutTail, e.StdoutBytes)
-	e.StderrHead, e.StderrTail = window(stderr, stderrTail, e.StderrBytes)
+	e.StdoutHead, e.StdoutTail = stdout.window(e.StdoutBytes)
+	e.StderrHead, e.StderrTail = stderr.window(e.StderrBytes)
 	c.Execution = &e
 	return c, nil
 }
 
-// window cuts what is stored of a stream to its two ends: all of it as the head
-// when it fits both windows, else the first and the last OutputWindow bytes of
-// what was printed.
-func window(stored, tail []byte, printed int64) (head, end []byte) {
-	if int64(len(stored)) >= printed && len(stored) <= 2*OutputWindow {
-		return stored, nil
+// kept is what is stored of a stream, as windowSQL yields it, and the end of
+// what was printed where not all was stored.
+type kept struct {
+	bytes               *int64
+	head, tail, printed []byte
+}
+
+// window cuts it to its two ends: all of it as the head when it fits both
+// windows, else the first and the last OutputWindow bytes of what was printed.
+func (k kept) window(printed int64) (head, end []byte) {
+	stored := int64(0)
+	if k.bytes != nil {
+		stored = *k.bytes
 	}
-	if int64(len(stored)) < printed && len(tail) > 0 {
-		end = tail
-	} else {
-		end = stored
+	if stored >= printed && stored <= 2*OutputWindow {
+		return k.head, nil
 	}
-	return stored[:min(len(stored), OutputWindow)], end[max(0, len(end)-OutputWindow):]
+	switch {
+	case stored < printed && len(k.printed) > 0:
+		end = k.printed
+	case stored > 2*OutputWindow:
+		end = k.tail
+	default:
+		end = k.head
+	}
+	return k.head[:min(len(k.head), OutputWindow)], end[max(0, len(end)-OutputWindow):]
 }
 
 // ExtendSession moves the end of the claim on. ErrLeaseLost when it is no longer ours.
@@ -248,6 +296,19 @@ func (s *Store) ExtendSession(ctx context.Context, id harness.SessionID, token i
 		return ErrLeaseLost
 	}
 	return translate(err)
+}
+
+// DueIn returns how long it is until the session is due, negative when it is
+// already. ok is false when it is not due at any time, when somebody works on
+// it, or when it waits because a model or a limit said so.
+func (s *Store) DueIn(ctx context.Context, id harness.SessionID) (in time.Duration, ok bool, err error) {
+	var seconds float64
+	err = s.pool.QueryRow(ctx, `SELECT extract(epoch FROM due_at - now())::float8 FROM sessions
+		WHERE session_id = $1 AND due_at IS NOT NULL AND (lease_until IS NULL OR lease_until < now()) AND (retry_at IS NULL OR retry_at <= now())`, id).Scan(&seconds)
+	if err = translate(err); harness.KindOf(err) == harness.NotFound {
+		return 0, false, nil
+	}
+	return time.Duration(seconds * float64(time.Second)), err == nil, err
 }
 
 // DueSessions returns wakes for up to limit sessions of an agent that are due

@@ -19,13 +19,14 @@ type StepCommit struct {
 	State  harness.SessionState
 	Reason string // for people; empty when all is well
 
-	Start   bool          // the last turn's message is PENDING and starts now
-	Results []CallOutcome // calls that ended
-	Step    *NewStep      // what the model answered
-	Reply   []string      // the answer's parts: ends the turn
-	End     bool          // the conversation is COMPLETED, whatever State; messages that wait open a new one
-	Again   bool          // there is more to do at once
-	Retry   time.Duration // > 0: nothing was achieved; look again after this long
+	Start   bool             // the last turn's message is PENDING and starts now
+	Results []CallOutcome    // calls that ended
+	Step    *NewStep         // what the model answered
+	Reply   []string         // the answer, one row each: ends the turn; the files that its commands made go out behind it
+	Choices []harness.Choice // of the last row of Reply, to be tapped
+	End     bool             // the conversation is COMPLETED, whatever State; messages that wait open a new one
+	Again   bool             // there is more to do at once
+	Retry   time.Duration    // > 0: nothing was achieved; look again after this long
 	Logs    []harness.LogEntry
 }
 
@@ -168,6 +169,33 @@ func (w *stepWriter) execution(call harness.ToolCallID, x *NewExecution) {
 	})
 }
 
+// replySQL writes outbound message $1 and a row for each of its texts. Files that
+// commands of the turn made go out behind them, the newest of each path; from
+// then on they belong to the message.
+const replySQL = `
+WITH s AS (
+    UPDATE sessions SET message_seq = message_seq + 1 WHERE session_id = $2 RETURNING message_seq
+), m AS (
+    INSERT INTO messages (message_id, session_id, seq, direction, state, channel_user_id, text, in_reply_to)
+    SELECT $1, $2, message_seq, 'OUTBOUND', 'DONE', $3, $4, $5 FROM s RETURNING message_id, session_id, seq
+), made AS (
+    UPDATE attachments SET message_id = $1, updated_at = now()
+    WHERE session_id = $2 AND direction = 'OUTBOUND' AND state = 'STORED' AND message_id IS NULL
+    RETURNING attachment_id, path, file_name, created_at
+), file AS (
+    SELECT attachment_id, file_name, row_number() OVER (ORDER BY created_at, attachment_id) AS n
+    FROM (SELECT DISTINCT ON (path) * FROM made ORDER BY path, created_at DESC, attachment_id DESC) newest
+), part AS (
+    SELECT r.reply_id, r.text, r.n, CASE WHEN r.n = cardinality($6::text[]) AND $8::jsonb <> '[]' THEN 'CHOICES' ELSE 'TEXT' END AS kind, NULL AS attachment_id
+    FROM unnest($6::text[], $7::text[]) WITH ORDINALITY AS r (reply_id, text, n)
+    UNION ALL
+    SELECT 'rpl' || substr(attachment_id, 4), file_name, cardinality($6::text[]) + n, 'FILE', attachment_id FROM file
+)
+INSERT INTO replies (reply_id, message_id, session_id, seq, part, parts, text, state, kind, choices, attachment_id)
+SELECT p.reply_id, m.message_id, m.session_id, m.seq, p.n, (SELECT count(*) FROM part), p.text, 'PLANNED',
+       p.kind, CASE WHEN p.kind = 'CHOICES' THEN $8::jsonb ELSE '[]' END, p.attachment_id
+FROM m, part p`
+
 // reply ends the turn: every call still open gets a result, so that the history
 // stays well paired, and the answer's parts are planned.
 func (w *stepWriter) reply() {
@@ -188,13 +216,11 @@ func (w *stepWriter) reply() {
 	w.Queue(`UPDATE tool_calls SET state = 'FAILED', result = 'Interrupted: the turn ended before this call did; its outcome is unknown.', ended_at = now()
 		WHERE session_id = $1 AND state IN ('PENDING', 'RUNNING')`, claim.ID)
 	w.Queue(`UPDATE messages SET state = 'DONE' WHERE message_id = $1`, turn.Message)
-	w.Queue(`WITH s AS (UPDATE sessions SET message_seq = message_seq + 1 WHERE session_id = $2 RETURNING message_seq), m AS (
-			INSERT INTO messages (message_id, session_id, seq, direction, state, channel_user_id, text, in_reply_to)
-			SELECT $1, $2, message_seq, 'OUTBOUND', 'DONE', $3, $4, $5 FROM s RETURNING message_id, session_id, seq)
-		INSERT INTO replies (reply_id, message_id, session_id, seq, part, parts, text, state)
-		SELECT r.reply_id, m.message_id, m.session_id, m.seq, r.n, $8, r.text, 'PLANNED'
-		FROM m, unnest($6::text[], $7::text[]) WITH ORDINALITY AS r (reply_id, text, n)`,
-		id, claim.ID, turn.ChannelUserID, text, turn.Message, ids, w.c.Reply, len(ids))
+	choices := w.c.Choices
+	if choices == nil {
+		choices = []harness.Choice{}
+	}
+	w.Queue(replySQL, id, claim.ID, turn.ChannelUserID, text, turn.Message, ids, w.c.Reply, choices)
 	w.tell("REPLY", string(id))
 	w.announcements = append(w.announcements, announcement{
 		Event: event.Event{
@@ -231,7 +257,6 @@ func (w *stepWriter) session() {
 				attempts = CASE WHEN $5::interval > interval '0' THEN attempts ELSE 0 END,
 				due_at = CASE WHEN $10 THEN NULL WHEN $5::interval > interval '0' THEN now() + $5::interval WHEN $3 OR $16 THEN now() ELSE due_at END,
 				retry_at = CASE WHEN $5::interval > interval '0' THEN now() + $5::interval END,
-				turn_started_at = CASE WHEN $6 THEN now() ELSE turn_started_at END,
 				turn_steps = CASE WHEN $6 THEN 0 ELSE turn_steps END + $7,
 				turn_tool_calls = CASE WHEN $6 THEN 0 ELSE turn_tool_calls END + $8,
 				turn_executions = CASE WHEN $6 THEN 0 ELSE turn_executions END + $9,

@@ -44,15 +44,16 @@ func (s *Store) ClaimSweep(ctx context.Context, lease Lease) (SweepClaim, error)
 
 // ExtendSweep moves the end of the claim on. ErrLeaseLost when it is no longer ours.
 func (s *Store) ExtendSweep(ctx context.Context, c SweepClaim, lease Lease) error {
-	return s.sweepRow(ctx, `UPDATE sweeps SET lease_until = now() + $2::interval WHERE sweep_name = 'main' AND lease_token = $1 AND lease_owner IS NOT NULL`, c.Token, lease.For)
+	return s.oneRow(ctx, `UPDATE sweeps SET lease_until = now() + $2::interval WHERE sweep_name = 'main' AND lease_token = $1 AND lease_owner IS NOT NULL`, c.Token, lease.For)
 }
 
 // ReleaseSweep gives the claim back.
 func (s *Store) ReleaseSweep(ctx context.Context, c SweepClaim) error {
-	return s.sweepRow(ctx, `UPDATE sweeps SET lease_owner = NULL, lease_until = NULL WHERE sweep_name = 'main' AND lease_token = $1 AND lease_owner IS NOT NULL`, c.Token)
+	return s.oneRow(ctx, `UPDATE sweeps SET lease_owner = NULL, lease_until = NULL WHERE sweep_name = 'main' AND lease_token = $1 AND lease_owner IS NOT NULL`, c.Token)
 }
 
-func (s *Store) sweepRow(ctx context.Context, sql string, args ...any) error {
+// oneRow runs a statement under a claim that must find its one row.
+func (s *Store) oneRow(ctx context.Context, sql string, args ...any) error {
 	tag, err := s.pool.Exec(ctx, sql, args...)
 	if err == nil && tag.RowsAffected() == 0 {
 		return ErrLeaseLost
@@ -63,7 +64,7 @@ func (s *Store) sweepRow(ctx context.Context, sql string, args ...any) error {
 // ReportSweep stores what a pass found; full says that every item ran. The claim
 // stays. ErrLeaseLost: somebody else sweeps meanwhile; nothing is written.
 func (s *Store) ReportSweep(ctx context.Context, c SweepClaim, took time.Duration, findings map[string]Finding, full bool) error {
-	return s.sweepRow(ctx, `WITH ours AS (
+	return s.oneRow(ctx, `WITH ours AS (
 			UPDATE sweeps SET completed_at = CASE WHEN $4 THEN now() ELSE completed_at END
 			WHERE sweep_name = 'main' AND lease_token = $1 AND lease_owner IS NOT NULL RETURNING 1
 		) INSERT INTO sweep_reports (started_at, findings) SELECT now() - $2::interval, $3 FROM ours`, c.Token, took, findings, full)
@@ -123,6 +124,8 @@ func (s *Store) KeepAnnouncing(ctx context.Context, events []event.Event) error 
 			subject = string(e.Payload.Message)
 		case event.ExecutionRequested:
 			subject = string(e.Payload.Execution)
+		case event.MediaRequested:
+			subject = mediaSubject(e.Session)
 		}
 		announce(b, announcement{Event: e, subject: subject})
 	}
@@ -176,7 +179,7 @@ func (s *Store) DeleteMootAnnouncements(ctx context.Context, limit int) (int, er
 		WHERE o.created_at < now() - interval '10 minutes' AND CASE
 			WHEN s.session_id IS NOT NULL THEN s.state IN ('COMPLETED', 'CANCELLED') OR (s.due_at IS NULL AND s.lease_owner IS NULL)
 			WHEN e.execution_id IS NOT NULL THEN e.ended_at IS NOT NULL
-			WHEN m.message_id IS NOT NULL THEN NOT EXISTS (SELECT 1 FROM replies r WHERE r.message_id = m.message_id AND r.`+replyOpen+`)
+			WHEN m.message_id IS NOT NULL THEN NOT EXISTS (SELECT 1 FROM replies r WHERE r.message_id = m.message_id AND `+replyOpen("r")+`)
 			ELSE o.created_at < now() - interval '1 day' END
 		ORDER BY o.created_at LIMIT $1)`, limit)
 }
@@ -193,7 +196,8 @@ func (s *Store) NextDue(ctx context.Context, within time.Duration) (time.Duratio
 	var seconds *float64
 	err := s.pool.QueryRow(ctx, `SELECT extract(epoch FROM min(due) - now())::float8 FROM (
 			SELECT min(due_at) AS due FROM outbox
-			UNION ALL SELECT min(due_at) FROM replies WHERE `+replyOpen+` AND due_at > now()
+			UNION ALL SELECT min(due_at) FROM replies WHERE `+replyOpen("replies")+` AND due_at > now()
+			UNION ALL SELECT min(due_at) FROM attachments WHERE state = 'REQUESTED' AND due_at > now()
 			UNION ALL SELECT min(due_at) FROM executions WHERE state IN ('PENDING', 'RUNNING') AND due_at > now()
 			UNION ALL SELECT min(greatest(due_at + CASE WHEN retry_at IS NULL THEN `+announceSession+` ELSE interval '0' END, retry_at, lease_until, announced_at + `+announceSession+`))
 				FROM sessions WHERE due_at IS NOT NULL AND state NOT IN ('COMPLETED', 'CANCELLED')

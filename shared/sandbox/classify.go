@@ -16,7 +16,7 @@ const killedCode = 128 + 9
 func classify(st trailer.Status, before, after Condition) Result {
 	res := Result{
 		ExitCode: st.ExitCode, Signal: st.Signal, Message: st.Message, Started: st.Started,
-		StdoutBytes: st.StdoutBytes, StderrBytes: st.StderrBytes, StdoutTail: st.StdoutTail, StderrTail: st.StderrTail,
+		StdoutBytes: st.StdoutBytes, StderrBytes: st.StderrBytes, StdoutTail: st.StdoutTail, StderrTail: st.StderrTail, Outbound: st.Outbound,
 		Duration: time.Duration(st.DurationMS) * time.Millisecond,
 	}
 	outOfMemory := memoryKilled(st, before, after)

@@ -184,5 +184,6 @@ type Result struct {
 	StderrTail  []byte
 	Incomplete  bool // output that the sandbox kept could not be read
 	Started     bool // proved to have begun; false with UNKNOWN means nobody knows
+	Outbound    bool // there is a folder of files to be sent out: see Collect
 	Duration    time.Duration
 }

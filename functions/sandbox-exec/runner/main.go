@@ -3,7 +3,7 @@
 //
 //	init              PID 1: starts commands, at most once per id, and holds their outcomes
 //	shim              what a command is for the moment before it is itself: sets its limits
-//	run, status, output, cancel, ping, shutdown
+//	run, status, output, cancel, put, out, ping, shutdown
 //	                  thin clients that talk to PID 1; their death changes nothing
 //
 // See README.md for the flags and the streams.
@@ -20,7 +20,7 @@ import (
 
 func main() {
 	if len(os.Args) < 2 {
-		fail(fmt.Errorf("usage: runner init|run|status|output|cancel|ping|shutdown [flags]"))
+		fail(fmt.Errorf("usage: runner init|run|status|output|cancel|put|out|ping|shutdown [flags]"))
 	}
 	face, args := os.Args[1], os.Args[2:]
 	switch face {

@@ -157,6 +157,18 @@ func TestInsideAPod(t *testing.T) {
 	if _, st, err := p.call("status", "--id", "b"); err != nil || st.State != trailer.Unknown {
 		t.Errorf("%+v, %v", st, err)
 	}
+	// Files come in and go out for those from outside only.
+	put := p.command(t.Context(), "/opt/runner", "put", "--path", "in/x", "--size", "3")
+	put.Stdin = strings.NewReader("abc")
+	if out, err := put.Output(); err != nil || string(out) != "placed 3 ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad\n" {
+		t.Errorf("put: %q, %v", out, err)
+	}
+	if out, _, err := p.call("run", "--id", "files", "--", "sh", "-c", "cat in/x; mkdir out; echo y > out/y; printf abc | /opt/runner put --path in/z --size 3; /opt/runner out --id files --max-files 9; ls in"); err != nil || out != "abcx\n" {
+		t.Errorf("inside: %q, %v", out, err)
+	}
+	if out, _, err := p.call("out", "--id", "files", "--max-files", "9", "--max-bytes", "9", "--max-total", "9"); err != nil || !strings.Contains(out, "y\n") {
+		t.Errorf("out: %q, %v", out, err)
+	}
 	// The sweep took what the command left, but not a visitor who was there.
 	visitor := p.command(t.Context(), "sh", "-c", "echo here; exec sleep 300")
 	said, err := visitor.StdoutPipe()

@@ -86,9 +86,9 @@ func TestStandInServesBothWires(t *testing.T) {
 	}
 }
 
-func TestHooksHaveSecrets(t *testing.T) {
+func TestChannelsHaveSecrets(t *testing.T) {
 	agents, folder := t.TempDir(), t.TempDir()
-	h := &hooks{folder: agents, secrets: &secrets{folder: folder, fixed: map[string]string{}}}
+	h := &channels{folder: agents, secrets: &secrets{folder: folder, fixed: map[string]string{}}}
 	agent := func(name, secret string) {
 		text := "apiVersion: tuluat.ai/v1alpha1\nkind: AiAgent\nmetadata:\n  name: " + name + "\nspec:\n  harness:\n    type: CHANNEL\n    channels:\n" +
 			"      - type: WEBHOOK\n        name: " + name + "\n        secretRef: {name: " + secret + ", key: the.key}\n"
@@ -112,7 +112,7 @@ func TestHooksHaveSecrets(t *testing.T) {
 	if err != nil || info.Mode().Perm() != 0o600 {
 		t.Fatalf("%v, %v", info, err)
 	}
-	first := h.environment()["CODER_HOOK_THE_KEY"]
+	first := h.environment("webhook-ingest")["CODER_HOOK_THE_KEY"]
 	if len(first) < 20 {
 		t.Errorf("the secret is %q", first)
 	}
@@ -121,7 +121,7 @@ func TestHooksHaveSecrets(t *testing.T) {
 	}
 	agent("second", "second-hook")
 	scan(true)
-	if got := h.environment()["CODER_HOOK_THE_KEY"]; got != first {
+	if got := h.environment("webhook-ingest")["CODER_HOOK_THE_KEY"]; got != first {
 		t.Error("a secret changed")
 	}
 }

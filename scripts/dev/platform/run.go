@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"maps"
 	"net"
 	"net/http"
 	"os"
@@ -65,10 +66,15 @@ func run(ctx context.Context, h handover.Handover) (err error) {
 	defer func() { err = errors.Join(err, stand.close()) }()
 
 	s := &secrets{folder: h.Secrets(), fixed: model.secrets(dsn.Reveal())}
-	hooks := &hooks{folder: h.Agents, secrets: s}
-	if _, err := hooks.scan(); err != nil {
+	found := &channels{folder: h.Agents, secrets: s}
+	if _, err := found.scan(); err != nil {
 		return err
 	}
+	messengers, err := serveMessengers(h.State, s, os.Getenv, log)
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, messengers.close()) }()
 	databases, err := asRoles(dsn, set)
 	if err != nil {
 		return err
@@ -79,7 +85,9 @@ func run(ctx context.Context, h handover.Handover) (err error) {
 		Secret:    s.read,
 		ConfigMap: func(name string) (string, bool) { return h.Agents, name == "agents" },
 		Env: func(service *manifest.Service) map[string]string {
-			env := environment(service, boxes, hooks)
+			env := environment(service, boxes, found)
+			maps.Copy(env, messengers.environment(service.Function()))
+			maps.Copy(env, store.environment(service.Function()))
 			env["DATABASE_URL"] = databases[service.Function()]
 			return env
 		},
@@ -88,71 +96,92 @@ func run(ctx context.Context, h handover.Handover) (err error) {
 	if err != nil {
 		return err
 	}
-	return serve(ctx, h, cluster, hooks, boxes, model, c, log)
+	system := &system{handover: h, cluster: cluster, channels: found, messengers: messengers, boxes: boxes}
+	return system.serve(ctx, model, c, log)
+}
+
+// system is everything that runs.
+type system struct {
+	handover   handover.Handover
+	cluster    *devcluster.Cluster
+	channels   *channels
+	messengers *messengers
+	boxes      *sandboxes
 }
 
 // serve runs the cluster, says ready, and cleans up behind it.
-func serve(ctx context.Context, h handover.Handover, cluster *devcluster.Cluster, hooks *hooks, boxes *sandboxes, model model, c *console, log *slog.Logger) error {
-	if err := writeDevFile(h, cluster.GatewayURL(), hooks.agents()); err != nil {
-		cluster.Close()
+func (s *system) serve(ctx context.Context, model model, c *console, log *slog.Logger) error {
+	if err := s.announce(); err != nil {
+		s.cluster.Close()
 		return err
 	}
 	ctx, cancel := context.WithCancel(ctx)
 	var beside sync.WaitGroup
 	beside.Go(func() {
-		hooks.watch(ctx, log, func() {
-			cluster.Renew("webhook-ingest")
-			cluster.Renew("webhook-ingest-events")
-			if err := writeDevFile(h, cluster.GatewayURL(), hooks.agents()); err != nil {
-				log.Error("the CLI does not learn of the new agents", "err", err)
+		s.channels.watch(ctx, log, func() {
+			for _, function := range []string{"webhook-ingest", "whatsapp-ingest", "telegram-ingest"} {
+				s.cluster.Renew(function)
+				s.cluster.Renew(function + "-events")
+			}
+			if err := s.announce(); err != nil {
+				log.Error("the CLI or a messenger does not learn of the new channels", "err", err)
 			}
 		})
 	})
 	beside.Go(func() {
 		// Agents are known before anyone is told to talk to one; what was left
 		// undone last time is taken up at once, not at the next minute.
-		if err := cluster.Tick(ctx, "agents"); err != nil && ctx.Err() == nil {
+		if err := s.cluster.Tick(ctx, "agents"); err != nil && ctx.Err() == nil {
 			log.Error("the agents could not be read", "err", err)
 		}
 		if ctx.Err() != nil {
 			return
 		}
-		c.ready(cluster.GatewayURL(), model, h)
-		if err := cluster.Tick(ctx, "reaper"); err != nil && ctx.Err() == nil {
+		c.ready(s.cluster.GatewayURL(), model, s.handover)
+		if err := s.cluster.Tick(ctx, "reaper"); err != nil && ctx.Err() == nil {
 			log.Warn("the first sweep failed", "err", err)
 		}
 	})
-	err := cluster.Run(ctx)
+	err := s.cluster.Run(ctx)
 	cancel()
 	beside.Wait()
-	return errors.Join(err, boxes.end())
+	return errors.Join(err, s.boxes.end())
 }
 
 // environment is what a function needs on one machine beside its YAML.
-func environment(service *manifest.Service, boxes *sandboxes, hooks *hooks) map[string]string {
-	switch service.Function() {
+func environment(service *manifest.Service, boxes *sandboxes, found *channels) map[string]string {
+	function := service.Function()
+	switch function {
 	case "sandbox-exec", "reaper-cron":
 		return boxes.environment()
-	case "webhook-ingest":
-		env := hooks.environment()
-		env["CALLBACK_ALLOW_PRIVATE"] = "true" // callbacks on this machine are the rule here
+	case "webhook-ingest", "whatsapp-ingest", "telegram-ingest":
+		env := found.environment(function)
+		env["SECRETS"] = "environment"
+		if function == "webhook-ingest" {
+			env["CALLBACK_ALLOW_PRIVATE"] = "true" // callbacks on this machine are the rule here
+		}
 		return env
 	}
 	return map[string]string{}
 }
 
-// writeDevFile tells the CLI where the system is and how to reach its agents.
-// It is written whole or not at all.
-func writeDevFile(h handover.Handover, url string, webhooks map[string]webhook) error {
-	text, err := json.MarshalIndent(map[string]any{"url": url, "agentsDir": h.Agents, "webhooks": webhooks}, "", "  ")
+// announce tells the messengers which numbers and bots there are, and the CLI
+// where the system is and how to reach its agents: a file that is written whole
+// or not at all.
+func (s *system) announce() error {
+	all, url := s.channels.all(), s.cluster.GatewayURL()
+	problem := s.messengers.register(url, all.others)
+	text, err := json.MarshalIndent(map[string]any{
+		"url": url, "agentsDir": s.handover.Agents, "webhooks": all.webhooks, "channels": all.others, "fakes": s.messengers.fakes, "apis": s.messengers.urls,
+	}, "", "  ")
 	if err != nil {
-		return err
+		return errors.Join(problem, err)
 	}
-	file := filepath.Join(h.State, "dev.json")
+	file := filepath.Join(s.handover.State, "dev.json")
 	if err := os.WriteFile(file+".new", append(text, '\n'), 0o600); err != nil {
-		return err
+		return errors.Join(problem, err)
 	}
-	return os.Rename(file+".new", file)
+	return errors.Join(problem, os.Rename(file+".new", file))
 }
 
 // loopback is an HTTP server on a free port of 127.0.0.1.

@@ -22,13 +22,34 @@ func openStorage(state string, log *slog.Logger) (*storage, error) {
 	if err != nil {
 		return nil, err
 	}
-	server := gofakes3.New(s3bolt.New(db), gofakes3.WithLogger(gofakes3.DiscardLog())).Server()
+	backend := s3bolt.New(db)
+	there, err := backend.BucketExists(bucket)
+	if err == nil && !there {
+		err = backend.CreateBucket(bucket)
+	}
+	if err != nil {
+		return nil, errors.Join(err, db.Close())
+	}
+	server := gofakes3.New(backend, gofakes3.WithLogger(gofakes3.DiscardLog())).Server()
 	served, err := serveLoopback(server, log)
 	if err != nil {
 		return nil, errors.Join(err, db.Close())
 	}
 	log.Info("S3 is served", "url", served.url)
 	return &storage{db: db, served: served}, nil
+}
+
+// bucket is where files and archives go.
+const bucket = "tuluat"
+
+// environment tells the functions that keep files where the store is. It checks
+// no credentials, and listens on this machine only.
+func (s *storage) environment(function string) map[string]string {
+	switch function {
+	case "whatsapp-ingest", "telegram-ingest", "sandbox-exec":
+		return map[string]string{"S3_ENDPOINT": s.served.url, "S3_BUCKET": bucket, "AWS_ACCESS_KEY_ID": "dev", "AWS_SECRET_ACCESS_KEY": "dev"}
+	}
+	return nil
 }
 
 func (s *storage) close() error { return errors.Join(s.served.close(), s.db.Close()) }

@@ -8,8 +8,12 @@ func Allowed(program string) []string {
 	switch program {
 	case prefix + "functions/agent-step":
 		return slices.Concat(shell, store, models)
-	case prefix + "functions/sandbox-exec", prefix + "functions/reaper-cron":
+	case prefix + "functions/sandbox-exec":
+		return slices.Concat(shell, store, objects)
+	case prefix + "functions/reaper-cron":
 		return slices.Concat(shell, store)
+	case prefix + "functions/whatsapp-ingest", prefix + "functions/telegram-ingest":
+		return slices.Concat(shell, store, objects, markdown)
 	case prefix + "functions/agent-status":
 		return slices.Concat(shell, store, yaml, jsonPath)
 	case prefix + "functions/webhook-ingest":
@@ -77,6 +81,25 @@ var models = []string{
 	"go.opentelemetry.io/otel/trace",
 	"go.yaml.in/yaml/v4",
 }
+
+// What shared/archive brings: S3.
+var objects = []string{
+	"github.com/aws/aws-sdk-go-v2",
+	"github.com/aws/aws-sdk-go-v2/aws/protocol/eventstream",
+	"github.com/aws/aws-sdk-go-v2/credentials",
+	"github.com/aws/aws-sdk-go-v2/internal/configsources",
+	"github.com/aws/aws-sdk-go-v2/internal/endpoints/v2",
+	"github.com/aws/aws-sdk-go-v2/internal/v4a",
+	"github.com/aws/aws-sdk-go-v2/service/internal/accept-encoding",
+	"github.com/aws/aws-sdk-go-v2/service/internal/checksum",
+	"github.com/aws/aws-sdk-go-v2/service/internal/presigned-url",
+	"github.com/aws/aws-sdk-go-v2/service/internal/s3shared",
+	"github.com/aws/aws-sdk-go-v2/service/s3",
+	"github.com/aws/smithy-go",
+}
+
+// Answers are Markdown; each channel formats them in its own way.
+var markdown = []string{"github.com/yuin/goldmark"}
 
 // Agents are written in YAML.
 var yaml = []string{"go.yaml.in/yaml/v3"}

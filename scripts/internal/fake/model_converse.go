@@ -17,6 +17,7 @@ const understood = `I understand:
   run: COMMAND             runs a command in the sandbox and tells its output and exit code
   run twice: A ;; B        runs two commands with one answer of mine
   hello                    greets you
+  choices: A | B | C       lets you tap one of them
   history                  repeats what you said earlier (also: what did I say?)
   count                    counts your messages
   think: N                 answers after N seconds, at most 30
@@ -46,7 +47,7 @@ func converse(chat conversation) (answer, time.Duration) {
 }
 
 func reply(chat conversation, text string) (answer, time.Duration) {
-	trimmed := strings.TrimSpace(text)
+	trimmed := withoutFiles(text)
 	word := strings.ToLower(strings.TrimRight(trimmed, " .!?"))
 	switch word {
 	case "help":
@@ -67,6 +68,9 @@ func reply(chat conversation, text string) (answer, time.Duration) {
 	}
 	if command, ok := after(trimmed, "run:"); ok {
 		return run(chat, command), 0
+	}
+	if titles, ok := after(trimmed, "choices:"); ok {
+		return choose(chat, titles), 0
 	}
 	if seconds, ok := after(trimmed, "think:"); ok {
 		n, err := strconv.ParseFloat(seconds, 64)
@@ -97,6 +101,33 @@ func run(chat conversation, commands ...string) answer {
 		said.Calls = append(said.Calls, call{Name: harness.ToolExecuteShell, Arguments: string(arguments)})
 	}
 	return said
+}
+
+// withoutFiles is what a person wrote, without the lines in which the agent is
+// told of files.
+func withoutFiles(text string) string {
+	var said []string
+	for line := range strings.Lines(text) {
+		if !strings.HasPrefix(line, "[A file came with this message: ") {
+			said = append(said, line)
+		}
+	}
+	return strings.TrimSpace(strings.Join(said, ""))
+}
+
+func choose(chat conversation, titles string) answer {
+	if !slices.Contains(chat.Tools, harness.ToolOfferChoices) {
+		return answer{Text: "I cannot offer choices here: this agent has no " + harness.ToolOfferChoices + " tool."}
+	}
+	offered := []map[string]string{}
+	for title := range strings.SplitSeq(titles, "|") {
+		offered = append(offered, map[string]string{"title": strings.TrimSpace(title)})
+	}
+	arguments, err := json.Marshal(map[string]any{"text": "Which one?", "choices": offered})
+	if err != nil { // plain values
+		panic(err)
+	}
+	return answer{Calls: []call{{Name: harness.ToolOfferChoices, Arguments: string(arguments)}}}
 }
 
 // report tells what the tools answered. A result that is a JSON object with an

@@ -19,12 +19,22 @@ import (
 
 // foreign are folders and names that are somebody else's to choose.
 var foreign = map[string]string{
-	"functions/agent-step/internal/model":   "the wires of OpenAI and Anthropic",
-	"child-pid":                             "bubblewrap's --info-fd",
-	"dev.knative.sources.ping":              "Knative's PingSource",
-	"dev.knative.apiserver.resource.add":    "Knative's ApiServerSource",
-	"dev.knative.apiserver.resource.update": "the same",
-	"dev.knative.apiserver.resource.delete": "the same",
+	"functions/agent-step/internal/model":         "the wires of OpenAI and Anthropic",
+	"functions/whatsapp-ingest/internal/whatsapp": "WhatsApp's wire",
+	"shared/secret/kubernetes":                    "the wire of the Kubernetes API",
+	"scripts/tuluat/internal/probe":               "the wires of WhatsApp and Telegram",
+	"scripts/tuluat/internal/telegram":            "Telegram's wire",
+	"scripts/tuluat/internal/cli/fake.go":         "help for the fakes, which speak of people as their messengers do",
+	"functions/telegram-ingest/internal/telegram": "Telegram's wire",
+	"phoneNumberId":                               "WhatsApp's name of an account, which its owner copies from there",
+	"bot":                                         "Telegram's name of an account, which its owner copies from there",
+	"botTokenSecretRef":                           "Telegram's name of what lets us send",
+	"BOT_TOKEN":                                   "the same, as a secret's role",
+	"child-pid":                                   "bubblewrap's --info-fd",
+	"dev.knative.sources.ping":                    "Knative's PingSource",
+	"dev.knative.apiserver.resource.add":          "Knative's ApiServerSource",
+	"dev.knative.apiserver.resource.update":       "the same",
+	"dev.knative.apiserver.resource.delete":       "the same",
 }
 
 // synonyms are names whose meaning has a word.

@@ -16,8 +16,8 @@ import (
 // Source returns the names that Go code below the folders gives to JSON keys (by
 // struct tags, in JSON spelt out, or in SQL that builds it) and to the values of closed sets
 // (constants of a named string type). Tests and testdata are left out, and so is
-// what foreign names: folders and single names that are somebody else's to
-// choose. A struct with tags on some exported fields only is an error, since the
+// what foreign names: folders, files and single names that are somebody else's
+// to choose. A struct with tags on some exported fields only is an error, since the
 // others would be keys that nobody named.
 func Source(root fs.FS, folders []string, foreign map[string]string) ([]Name, error) {
 	var names []Name
@@ -26,10 +26,14 @@ func Source(root fs.FS, folders []string, foreign map[string]string) ([]Name, er
 			if err != nil {
 				return err
 			}
+			_, skip := foreign[name]
 			if d.IsDir() {
-				if _, skip := foreign[name]; skip || d.Name() == "testdata" {
+				if skip || d.Name() == "testdata" {
 					return fs.SkipDir
 				}
+				return nil
+			}
+			if skip {
 				return nil
 			}
 			if path.Ext(name) != ".go" || strings.HasSuffix(name, "_test.go") {

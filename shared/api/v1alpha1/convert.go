@@ -1,6 +1,10 @@
 package v1alpha1
 
-import "tuluat.ai/harness/shared/harness"
+import (
+	"strings"
+
+	"tuluat.ai/harness/shared/harness"
+)
 
 // Agent returns a as the rest of the system knows it, with defaults filled in.
 // a must have passed Validate; amounts that cannot be read become the default.
@@ -62,7 +66,9 @@ func (s *Sandbox) spec() harness.SandboxSpec {
 
 func (c Channel) spec() harness.ChannelSpec {
 	spec := harness.ChannelSpec{
-		Type: c.Type, Account: c.Name, Secret: c.SecretRef, CallbackURL: c.CallbackURL, Fields: c.Fields, Senders: c.Senders, IdleTTL: defaultIdleTTL,
+		Type: c.Type, Account: c.account(), Secret: c.SecretRef, CallbackURL: c.CallbackURL, Fields: c.Fields, Senders: c.Senders, IdleTTL: defaultIdleTTL,
+		PhoneNumber: dialled(c.PhoneNumber), VerifyToken: c.VerifyToken, AppSecret: c.AppSecret, AccessToken: c.AccessToken, Template: c.Template,
+		BotToken: c.BotToken, WebhookSecret: c.WebhookSecret, Transport: c.Transport, Groups: c.Groups,
 	}
 	if spec.Senders.Policy == "" {
 		spec.Senders.Policy = harness.SendersAllowlist
@@ -70,7 +76,31 @@ func (c Channel) spec() harness.ChannelSpec {
 	if d, err := c.IdleTTL.Parse(); err == nil {
 		spec.IdleTTL = d
 	}
+	if c.Type != harness.ChannelWebhook && spec.Groups == "" {
+		spec.Groups = harness.GroupsMention
+	}
 	return spec
+}
+
+// account is our side of the channel, as its provider names it.
+func (c Channel) account() string {
+	switch c.Type {
+	case harness.ChannelWhatsApp:
+		return c.PhoneNumberID
+	case harness.ChannelTelegram:
+		return strings.ToLower(strings.TrimPrefix(c.Bot, "@"))
+	}
+	return c.Name
+}
+
+// dialled is a phone number as providers write it: digits only.
+func dialled(number string) string {
+	return strings.Map(func(r rune) rune {
+		if r >= '0' && r <= '9' {
+			return r
+		}
+		return -1
+	}, number)
 }
 
 func (b *Budget) spec() harness.Budget {

@@ -62,15 +62,32 @@ type Sandbox struct {
 	RuntimeClass   string         `json:"runtimeClassName,omitempty"`
 }
 
-// Channel is one way to reach the agent.
+// Channel is one way to reach the agent. Each type has fields of its own.
 type Channel struct {
-	Type        harness.Channel        `json:"type"`
-	Name        string                 `json:"name"` // of the hook: the last part of its path
-	SecretRef   harness.SecretRef      `json:"secretRef"`
+	Type    harness.Channel        `json:"type"`
+	Senders harness.ChannelSenders `json:"senders"`
+	IdleTTL Duration               `json:"idleTTL,omitempty"`
+	Groups  harness.GroupPolicy    `json:"groups,omitempty"` // WHATSAPP, TELEGRAM
+
+	// WEBHOOK
+	Name        string                 `json:"name,omitempty"` // of the hook: the last part of its path
+	SecretRef   harness.SecretRef      `json:"secretRef,omitzero"`
 	CallbackURL string                 `json:"callbackURL,omitempty"`
 	Fields      *harness.ChannelFields `json:"fields,omitempty"`
-	Senders     harness.ChannelSenders `json:"senders"`
-	IdleTTL     Duration               `json:"idleTTL,omitempty"`
+
+	// WHATSAPP
+	PhoneNumberID string                   `json:"phoneNumberId,omitempty"` // the provider's id of the number
+	PhoneNumber   string                   `json:"phoneNumber,omitempty"`   // as people dial it
+	VerifyToken   harness.SecretRef        `json:"verifyTokenSecretRef,omitzero"`
+	AppSecret     harness.SecretRef        `json:"appSecretSecretRef,omitzero"`
+	AccessToken   harness.SecretRef        `json:"accessTokenSecretRef,omitzero"`
+	Template      *harness.ChannelTemplate `json:"template,omitempty"`
+
+	// TELEGRAM
+	Bot           string            `json:"bot,omitempty"` // the bot's username
+	BotToken      harness.SecretRef `json:"botTokenSecretRef,omitzero"`
+	WebhookSecret harness.SecretRef `json:"webhookSecretRef,omitzero"`
+	Transport     harness.Transport `json:"transport,omitempty"`
 }
 
 // Budget limits one turn. Absent fields take the platform's defaults.

@@ -2,13 +2,9 @@ package v1alpha1
 
 import (
 	"fmt"
-	"net/url"
 	"regexp"
 	"slices"
 	"strings"
-	"time"
-
-	"github.com/theory/jsonpath"
 
 	"tuluat.ai/harness/shared/harness"
 )
@@ -148,8 +144,8 @@ func (c *check) harness(a AiAgent) {
 	for i, channel := range h.Channels {
 		path := fmt.Sprintf("spec.harness.channels[%d]", i)
 		c.channel(path, channel)
-		if key := string(channel.Type) + "/" + channel.Name; seen[key] {
-			c.fail(path+".name", fmt.Sprintf("is %q, as in an earlier channel of this agent", channel.Name), "give each channel its own name")
+		if key := string(channel.Type) + "/" + channel.account(); seen[key] && channel.account() != "" {
+			c.fail(path+"."+channel.accountField(), fmt.Sprintf("is %q, as in an earlier channel of this agent", channel.account()), "name each account once")
 		} else {
 			seen[key] = true
 		}
@@ -225,98 +221,6 @@ func (c *check) amount(path string, q Quantity, read func(Quantity) (int64, erro
 func cores(milli int64) string { return fmt.Sprintf("%dm", milli) }
 
 func mebibytes(n int64) string { return fmt.Sprintf("%dMi", n>>20) }
-
-func (c *check) channel(path string, channel Channel) {
-	switch {
-	case channel.Type == harness.ChannelWebhook:
-	case channel.Type == "":
-		c.fail(path+".type", "is missing", "use WEBHOOK")
-	case channel.Type.Known():
-		c.fail(path+".type", fmt.Sprintf("is %s, which this release does not serve yet", channel.Type), "use WEBHOOK")
-	default:
-		c.fail(path+".type", fmt.Sprintf("is %q", channel.Type), "use WEBHOOK")
-	}
-	c.name(path+".name", channel.Name, "of the hook: the last part of its path")
-	c.secretRef(path+".secretRef", channel.SecretRef)
-	if channel.CallbackURL != "" {
-		c.callback(path+".callbackURL", channel.CallbackURL)
-	}
-	if channel.Fields != nil {
-		c.fields(path+".fields", *channel.Fields)
-	}
-	c.senders(path+".senders", channel.Senders)
-	if channel.IdleTTL != "" {
-		d, err := channel.IdleTTL.Parse()
-		fix := fmt.Sprintf("use %s to %s, like 24h", minIdleTTL, c.limits.IdleTTL.Truncate(time.Hour))
-		switch {
-		case err != nil:
-			c.fail(path+".idleTTL", err.Error(), fix)
-		case d < minIdleTTL || d > c.limits.IdleTTL:
-			c.fail(path+".idleTTL", fmt.Sprintf("is %s", channel.IdleTTL), fix)
-		}
-	}
-}
-
-func (c *check) secretRef(path string, ref harness.SecretRef) {
-	switch {
-	case ref.Name == "":
-		c.fail(path+".name", "is missing", "name the Secret whose key signs this hook's messages")
-	case len(ref.Name) > 253 || !dnsName.MatchString(ref.Name):
-		c.fail(path+".name", "is not the name of a Secret", "use lower-case letters, digits, dashes and dots")
-	}
-	switch {
-	case ref.Key == "":
-		c.fail(path+".key", "is missing", "name the key in that Secret")
-	case !keyName.MatchString(ref.Key):
-		c.fail(path+".key", "is not a key of a Secret", "use letters, digits, dashes, dots and underscores")
-	}
-}
-
-func (c *check) callback(path, text string) {
-	u, err := url.Parse(text)
-	switch {
-	case len(text) > 2048 || err != nil || u.Host == "" || (u.Scheme != "https" && u.Scheme != "http"):
-		c.fail(path, "is not an absolute http or https URL", "write it like https://example.com/replies")
-	case u.User != nil:
-		c.fail(path, "contains a user name or password", "remove it: replies are signed with the hook's secret")
-	case u.Fragment != "":
-		c.fail(path, "contains a fragment", "remove what follows #")
-	}
-}
-
-func (c *check) fields(path string, f harness.ChannelFields) {
-	for _, field := range []struct{ name, query string }{
-		{"messageId", f.MessageID}, {"channelUserId", f.ChannelUserID}, {"chat", f.Chat}, {"text", f.Text}, {"metadata", f.Metadata},
-	} {
-		if field.query == "" {
-			continue
-		}
-		if _, err := jsonpath.Parse(field.query); err != nil || len(field.query) > 1000 {
-			c.fail(path+"."+field.name, "is not a JSONPath (RFC 9535)", "write it like $.message.text")
-		}
-	}
-}
-
-func (c *check) senders(path string, s harness.ChannelSenders) {
-	switch {
-	case s.Policy != "" && s.Policy != harness.SendersOpen && s.Policy != harness.SendersAllowlist:
-		c.fail(path+".policy", fmt.Sprintf("is %q", s.Policy), "use allowlist or open")
-	case s.Policy == harness.SendersOpen && len(s.Allow) > 0:
-		c.fail(path+".allow", "lists senders although the policy is open", "use policy allowlist, or remove the list")
-	case s.Policy == "" && len(s.Allow) == 0:
-		c.fail(path, "says nothing, so nobody could talk to the agent", "list channel user ids in allow, or set policy: open")
-	case s.Policy == harness.SendersAllowlist && len(s.Allow) == 0:
-		c.fail(path+".allow", "is empty, so nobody could talk to the agent", "list channel user ids, or set policy: open")
-	}
-	if len(s.Allow) > c.limits.Senders {
-		c.fail(path+".allow", fmt.Sprintf("lists %d senders", len(s.Allow)), fmt.Sprintf("list at most %d", c.limits.Senders))
-	}
-	for i, id := range s.Allow {
-		if id == "" || len(id) > 256 {
-			c.fail(fmt.Sprintf("%s.allow[%d]", path, i), "is empty or over 256 bytes", "write a channel user id")
-		}
-	}
-}
 
 func (c *check) budget(b *Budget) {
 	if b == nil {

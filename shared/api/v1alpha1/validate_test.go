@@ -52,7 +52,7 @@ spec:
       runtimeClassName: A B
       command: [sh, ""]
     channels:
-      - type: TELEGRAM
+      - type: PIGEON
         name: ""
         secretRef: {name: UP, key: "a b"}
         callbackURL: ftp://x
@@ -225,5 +225,62 @@ func TestQuantity(t *testing.T) {
 		if milli != want.milli || bytes != want.bytes {
 			t.Errorf("%q is %d milli and %d bytes, want %d and %d", text, milli, bytes, want.milli, want.bytes)
 		}
+	}
+}
+
+// The fields of each type of channel, right and wrong.
+func TestChannelsOfEveryType(t *testing.T) {
+	const head = "apiVersion: tuluat.ai/v1alpha1\nkind: AiAgent\nmetadata: {name: a}\nspec:\n  harness:\n    type: CHANNEL\n    channels:\n"
+	d := read(t, head+`      - type: WHATSAPP
+        phoneNumberId: "100000000000001"
+        phoneNumber: "+1 555 000-9999"
+        verifyTokenSecretRef: {name: w, key: verify}
+        appSecretSecretRef: {name: w, key: app}
+        accessTokenSecretRef: {name: w, key: token}
+        template: {name: new_answer, language: en_US}
+        groups: all
+        senders: {policy: pairing, pairingCodeSecretRef: {name: w, key: code}}
+      - type: TELEGRAM
+        bot: "@Example_Helper_Bot"
+        botTokenSecretRef: {name: t, key: token}
+        webhookSecretRef: {name: t, key: secret}
+        transport: poll
+        senders: {policy: open}
+`)
+	if problems := d.Validate(v1alpha1.DefaultLimits()); len(problems) > 0 {
+		t.Fatal(problems)
+	}
+	channels := d.Agent.Agent().Harness.Channels
+	if w := channels[0]; w.Account != "100000000000001" || w.PhoneNumber != "15550009999" || w.AppSecret.Key != "app" || w.Groups != harness.GroupsAll || w.Senders.PairingCode.Key != "code" {
+		t.Errorf("WhatsApp %+v", w)
+	}
+	if b := channels[1]; b.Account != "example_helper_bot" || b.Transport != harness.TransportPoll || b.Groups != harness.GroupsMention {
+		t.Errorf("Telegram %+v", b)
+	}
+	d = read(t, head+`      - type: WHATSAPP
+        phoneNumberId: "+15550009999"
+        phoneNumber: "1"
+        bot: x_bot
+        secretRef: {name: s, key: k}
+        appSecretSecretRef: {name: UP, key: k}
+        template: {name: New Answer, language: english}
+        groups: some
+        senders: {policy: pairing}
+      - type: TELEGRAM
+        bot: "a b"
+        transport: pigeon
+        callbackURL: https://example.com/
+        senders: {policy: open, pairingCodeSecretRef: {name: a, key: b}}
+      - type: TELEGRAM
+        senders: {policy: open}
+`)
+	const c0, c1 = "spec.harness.channels[0].", "spec.harness.channels[1]."
+	want := []string{
+		c0 + "secretRef", c0 + "bot", c0 + "phoneNumberId", c0 + "phoneNumber", c0 + "appSecretSecretRef.name", c0 + "groups", c0 + "template.name", c0 + "template.language",
+		c0 + "senders.pairingCodeSecretRef.name", c0 + "senders.pairingCodeSecretRef.key", c1 + "callbackURL", c1 + "bot", c1 + "transport", c1 + "senders.pairingCodeSecretRef",
+		"spec.harness.channels[2].bot",
+	}
+	if diff := cmp.Diff(want, paths(d.Validate(v1alpha1.DefaultLimits()))); diff != "" {
+		t.Errorf("-want +got:\n%s", diff)
 	}
 }

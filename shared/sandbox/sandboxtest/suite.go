@@ -167,6 +167,8 @@ func Run(t *testing.T, bench func(t *testing.T) Bench) {
 		{"B12OutOfMemory", outOfMemory},
 		{"SandboxGoneMidCommand", goneMidCommand},
 		{"KeepBackground", keepBackground},
+		{"FilesIn", filesIn},
+		{"FilesOut", filesOut},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			t.Parallel()

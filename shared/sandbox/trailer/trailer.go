@@ -63,6 +63,7 @@ type Status struct {
 	OOMKills     *int   `json:"oomKills,omitempty"` // during this command; nil when the runner cannot see
 	DiskFull     bool   `json:"diskFull,omitempty"` // a writable volume was full at its end
 	DiskWasFull  bool   `json:"diskWasFull,omitempty"`
+	Outbound     bool   `json:"outbound,omitempty"` // there is a folder of files to be sent out
 	DurationMS   int64  `json:"durationMs"`
 }
 

@@ -101,9 +101,9 @@ func TestSamplesBecomeAgents(t *testing.T) {
 	if diff := cmp.Diff([]string{"plain-chat READY", "python-coder READY", "shell-helper READY"}, got); diff != "" {
 		t.Error(diff)
 	}
-	accepted, _, err := r.store.Accept(context.Background(), harness.ChannelWebhook, []postgres.Arrival{{
+	accepted, _, err := r.store.Accept(context.Background(), harness.ChannelWebhook, postgres.Inbound{Arrivals: []postgres.Arrival{{
 		Account: "python-coder", ProviderID: "1", Chat: "c", Message: harness.Message{Channel: harness.ChannelWebhook, ChannelUserID: "u", Text: "hi"},
-	}}, "")
+	}}}, "")
 	if err != nil || accepted[0].Outcome != postgres.ArrivalAccepted {
 		t.Fatalf("a message to a sample: %+v, %v", accepted, err)
 	}

@@ -38,12 +38,17 @@ func (p plan) answered(c *postgres.Claim, r model.Response, id ids) postgres.Ste
 		return p.final(step, r)
 	}
 	running := 0
+	var offered *offer
 	for _, call := range r.Calls {
-		next := p.newCall(c, call, r.Stop, id)
-		if next.Execution != nil {
+		next, o := p.newCall(c, call, r, id)
+		switch {
+		case next.Execution != nil:
 			running++
 			p.log(harness.LevelInfo, "%s: %s", call.Name, next.Execution.Command)
-		} else {
+		case o != nil:
+			offered = o
+			p.log(harness.LevelInfo, "%s: %d choices", call.Name, len(o.choices))
+		default:
 			p.log(harness.LevelWarn, "%s not run: %s", call.Name, next.Result)
 		}
 		step.Calls = append(step.Calls, next)
@@ -51,7 +56,7 @@ func (p plan) answered(c *postgres.Claim, r model.Response, id ids) postgres.Ste
 	if reason := p.stops(c, step, r.Stop); reason != "" {
 		for i := range step.Calls {
 			step.Calls[i].Execution = nil
-			if step.Calls[i].State == harness.ToolCallRunning {
+			if step.Calls[i].State != harness.ToolCallFailed {
 				step.Calls[i].CallOutcome = postgres.CallOutcome{ID: step.Calls[i].ID, State: harness.ToolCallFailed, Result: "Not run: " + reason}
 			}
 		}
@@ -61,6 +66,10 @@ func (p plan) answered(c *postgres.Claim, r model.Response, id ids) postgres.Ste
 		return p.commit
 	}
 	p.commit.Step = step
+	if offered != nil {
+		p.commit.Reply, p.commit.Choices, p.commit.State = []string{offered.text}, offered.choices, harness.SessionIdle
+		return p.commit
+	}
 	if p.commit.State = harness.SessionAwaitingExecution; running == 0 {
 		p.commit.State, p.commit.Again = harness.SessionRunning, true
 	}
@@ -83,16 +92,28 @@ func (p plan) final(step *postgres.NewStep, r model.Response) postgres.StepCommi
 	return p.commit
 }
 
-// newCall turns a call of the model into a row: with a command to run, or with
-// the result that says why nothing is run. Nothing is ever repaired.
-func (p plan) newCall(c *postgres.Claim, call model.Call, stop model.Stop, id ids) postgres.NewCall {
+// newCall turns a call of the model into a row: with a command to run, with what
+// is offered to the person instead of an answer, or with the result that says
+// why nothing is done. Nothing is ever repaired.
+func (p plan) newCall(c *postgres.Claim, call model.Call, r model.Response, id ids) (postgres.NewCall, *offer) {
 	next := postgres.NewCall{
 		CallOutcome: postgres.CallOutcome{ID: id.call(), State: harness.ToolCallFailed}, ProviderID: call.ID, Name: call.Name, Arguments: call.Arguments,
 	}
 	command, problem := shellCommand(call)
 	switch {
-	case stop != model.StopToolCalls:
+	case r.Stop != model.StopToolCalls:
 		next.Result = truncatedResult
+	case call.Name == harness.ToolOfferChoices && c.Agent.Harness.CanChat():
+		o, problem := readOffer(call)
+		if len(r.Calls) > 1 {
+			o, problem = nil, "offer choices alone: it ends your turn, so nothing else can be called with it."
+		}
+		if o == nil {
+			next.Result = "Not offered: " + problem
+			return next, nil
+		}
+		next.State, next.Result = harness.ToolCallDone, offeredResult
+		return next, o
 	case call.Name != harness.ToolExecuteShell || !c.Agent.Harness.CanExecute():
 		next.Result = "Not run: there is no tool of this name."
 	case problem != "":
@@ -105,7 +126,7 @@ func (p plan) newCall(c *postgres.Claim, call model.Call, stop model.Stop, id id
 			ID: id.execution(), Command: command, Spec: c.Agent.Harness.Sandbox, MaxSandboxes: c.Agent.Harness.MaxSandboxes, Nonce: id.nonce(),
 		}
 	}
-	return next
+	return next, nil
 }
 
 // shellCommand reads the arguments of executeShell: exactly one object with a

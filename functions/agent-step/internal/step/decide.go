@@ -38,7 +38,7 @@ func decide(c *postgres.Claim, l limits) plan {
 	p.commit.Start = turn.State == harness.MessagePending
 	used := c.Used
 	if p.commit.Start {
-		used = postgres.Used{}
+		used = postgres.Used{Elapsed: c.Used.Elapsed} // since the first attempt
 	}
 	if reason := unusable(c); reason != "" {
 		return p.end(harness.SessionFailed, reason)

@@ -28,6 +28,7 @@ type Store interface {
 	ClaimSession(ctx context.Context, id harness.SessionID, lease postgres.Lease) (*postgres.Claim, error)
 	ExtendSession(ctx context.Context, id harness.SessionID, token int64, lease postgres.Lease) error
 	CommitStep(ctx context.Context, c postgres.StepCommit) ([]event.Event, error)
+	DueIn(ctx context.Context, id harness.SessionID) (in time.Duration, ok bool, err error)
 	DueSessions(ctx context.Context, agent harness.AgentName, limit int) ([]event.Event, error)
 }
 
@@ -67,7 +68,7 @@ func (s *Stepper) Session(ctx context.Context, e event.Event) error {
 	if id == "" {
 		return harness.Errorf(harness.Invalid, "event data names no session")
 	}
-	claim, err := s.Store.ClaimSession(ctx, id, s.Lease)
+	claim, err := s.claim(ctx, id)
 	if errors.Is(err, postgres.ErrNothingDue) {
 		return nil
 	}
@@ -82,6 +83,33 @@ func (s *Stepper) Session(ctx context.Context, e event.Event) error {
 		return err
 	}
 	return s.commit(ctx, commit)
+}
+
+// dueSoon is how long a request waits for a session that is not due yet: the
+// parts of an album come together in that time.
+const dueSoon = 3 * time.Second
+
+// claim claims the session, after a short wait when it is about to be due.
+func (s *Stepper) claim(ctx context.Context, id harness.SessionID) (*postgres.Claim, error) {
+	claim, err := s.Store.ClaimSession(ctx, id, s.Lease)
+	if !errors.Is(err, postgres.ErrNothingDue) {
+		return claim, err
+	}
+	in, ok, err := s.Store.DueIn(ctx, id)
+	if err != nil {
+		return nil, err
+	}
+	if !ok || in > dueSoon {
+		return nil, postgres.ErrNothingDue
+	}
+	timer := time.NewTimer(max(0, in))
+	defer timer.Stop()
+	select {
+	case <-timer.C:
+	case <-ctx.Done(): // it is due in its row: the sweep wakes somebody
+		return nil, postgres.ErrNothingDue
+	}
+	return s.Store.ClaimSession(ctx, id, s.Lease)
 }
 
 // work decides and, where the decision is to ask the model, asks it once while
@@ -178,6 +206,9 @@ func redact(c *postgres.StepCommit, secrets []harness.Secret) {
 	clean := func(text string) string { return harness.Redact(harness.CleanText(text), secrets) }
 	for i := range c.Reply {
 		c.Reply[i] = clean(c.Reply[i])
+	}
+	for i := range c.Choices {
+		c.Choices[i].Title, c.Choices[i].Description = clean(c.Choices[i].Title), clean(c.Choices[i].Description)
 	}
 	for i := range c.Results {
 		c.Results[i].Result = clean(c.Results[i].Result)

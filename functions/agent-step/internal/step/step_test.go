@@ -114,9 +114,9 @@ func (b *bench) text(sql string, args ...any) string {
 
 func (b *bench) say(id, text string) {
 	b.t.Helper()
-	accepted, _, err := b.store.Accept(b.t.Context(), harness.ChannelWebhook, []postgres.Arrival{{
+	accepted, _, err := b.store.Accept(b.t.Context(), harness.ChannelWebhook, postgres.Inbound{Arrivals: []postgres.Arrival{{
 		Account: "hook", ProviderID: id, Chat: "chat", Message: harness.Message{ChannelUserID: "user", Text: text},
-	}}, "")
+	}}}, "")
 	if err != nil {
 		b.t.Fatal(err)
 	}

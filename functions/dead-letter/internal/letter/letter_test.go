@@ -49,7 +49,7 @@ func TestDeliveredTwice(t *testing.T) {
 	}}}}, nil); err != nil {
 		t.Fatal(err)
 	}
-	accepted, events, err := s.Accept(ctx, harness.ChannelWebhook, []postgres.Arrival{{Account: "h", ProviderID: "1", Chat: "c", Message: harness.Message{ChannelUserID: "u", Text: "t"}}}, "")
+	accepted, events, err := s.Accept(ctx, harness.ChannelWebhook, postgres.Inbound{Arrivals: []postgres.Arrival{{Account: "h", ProviderID: "1", Chat: "c", Message: harness.Message{ChannelUserID: "u", Text: "t"}}}}, "")
 	if err != nil || len(events) != 1 {
 		t.Fatal(accepted, events, err)
 	}

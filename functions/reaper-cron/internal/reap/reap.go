@@ -33,6 +33,7 @@ type Store interface {
 	TakeUnheard(ctx context.Context, limit int) ([]postgres.Unheard, error)
 	ExecutionsDue(ctx context.Context, limit int) ([]event.Event, error)
 	RepliesDue(ctx context.Context, limit int) ([]event.Event, error)
+	MediaDue(ctx context.Context, limit int) ([]event.Event, error)
 	KeepAnnouncing(ctx context.Context, events []event.Event) error
 
 	SandboxesToEnd(ctx context.Context, limit int) ([]postgres.SandboxRecord, error)
@@ -43,6 +44,7 @@ type Store interface {
 	CompleteIdle(ctx context.Context, limit int) (int, error)
 	CreateLogPartitions(ctx context.Context, days int) (int, error)
 	DeleteOldInbox(ctx context.Context, keep time.Duration, limit int) (int, error)
+	DeleteOldNotices(ctx context.Context, keep time.Duration, limit int) (int, error)
 	DeleteOldReports(ctx context.Context, keep time.Duration, limit int) (int, error)
 	DeleteMootAnnouncements(ctx context.Context, limit int) (int, error)
 }
@@ -64,14 +66,20 @@ type Options struct {
 	Store   Store
 	Driver  Driver
 	Poster  Poster
-	Direct  map[event.Type]string // subscribers, for what the broker does not deliver
-	Batch   int                   // rows an item takes at a time
-	Stay    time.Duration         // how long a request stays for short timers; 0: one pass
-	Owner   string                // in leases
+	Direct  map[Sink]string // subscribers, for what the broker does not deliver
+	Batch   int             // rows an item takes at a time
+	Stay    time.Duration   // how long a request stays for short timers; 0: one pass
+	Owner   string          // in leases
 	Log     *slog.Logger
 	Metrics prometheus.Registerer
 	Now     func() time.Time
 	Stop    <-chan struct{} // closed when the process drains
+}
+
+// Sink is what a subscriber hears: a type of event, of one channel or of all.
+type Sink struct {
+	Type    event.Type
+	Channel harness.Channel // empty: every one
 }
 
 // Reaper is the function.
@@ -132,6 +140,7 @@ func (r *Reaper) items() []item {
 		item{"conversations", r.completeIdle},
 		item{"log_partitions", r.createPartitions},
 		item{"old_inbox", r.deleteInbox},
+		item{"old_notices", r.deleteNotices},
 		item{"old_announcements", r.deleteAnnouncements},
 		item{"old_reports", r.deleteReports},
 	)
@@ -144,6 +153,7 @@ func (r *Reaper) timers() []item {
 		{"announcements", r.repeatAnnouncements},
 		{"executions", r.wakeExecutions},
 		{"replies", r.wakeReplies},
+		{"media", r.wakeMedia},
 	}
 }
 

@@ -8,6 +8,7 @@ import (
 const (
 	partitionDays = 14                  // log partitions made ahead: two weeks without a sweep lose nothing
 	inboxTime     = 30 * 24 * time.Hour // longer than any provider repeats an update
+	noticeTime    = 30 * 24 * time.Hour
 	reportTime    = 7 * 24 * time.Hour
 )
 
@@ -24,6 +25,10 @@ func (r *Reaper) createPartitions(ctx context.Context, b *box) error {
 
 func (r *Reaper) deleteInbox(ctx context.Context, b *box) error {
 	return b.rows(func(limit int) (int, error) { return r.Store.DeleteOldInbox(ctx, inboxTime, limit) })
+}
+
+func (r *Reaper) deleteNotices(ctx context.Context, b *box) error {
+	return b.rows(func(limit int) (int, error) { return r.Store.DeleteOldNotices(ctx, noticeTime, limit) })
 }
 
 func (r *Reaper) deleteAnnouncements(ctx context.Context, b *box) error {

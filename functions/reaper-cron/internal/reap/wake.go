@@ -43,6 +43,17 @@ func (r *Reaper) wakeReplies(ctx context.Context, b *box) error {
 	})
 }
 
+// wakeMedia announces files that a command waits for and that nobody announces.
+func (r *Reaper) wakeMedia(ctx context.Context, b *box) error {
+	return r.announce(ctx, b, func() ([]postgres.Unheard, error) {
+		events, err := r.Store.MediaDue(ctx, r.Batch)
+		if err == nil && len(events) > 0 {
+			err = r.Store.KeepAnnouncing(ctx, events)
+		}
+		return first(events), err
+	})
+}
+
 func first(events []event.Event) []postgres.Unheard {
 	unheard := make([]postgres.Unheard, len(events))
 	for i, e := range events {
@@ -71,7 +82,10 @@ func (r *Reaper) announce(ctx context.Context, b *box, take func() ([]postgres.U
 // than we wait: no answer in time means that it was taken. A broker that does
 // not answer in time may have taken it too; the next attempt will tell.
 func (r *Reaper) send(ctx context.Context, u postgres.Unheard) error {
-	sink, direct := r.Direct[u.Type]
+	sink, direct := r.Direct[Sink{u.Type, u.Channel}]
+	if !direct {
+		sink, direct = r.Direct[Sink{Type: u.Type}]
+	}
 	if !direct || u.Attempts < deaf {
 		err := r.Poster.Post(ctx, r.Poster.Broker(), u.Event)
 		if err == nil || !direct || late(err) {

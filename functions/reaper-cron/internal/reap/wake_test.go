@@ -7,6 +7,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"tuluat.ai/harness/functions/reaper-cron/internal/reap"
 	"tuluat.ai/harness/shared/event"
 	"tuluat.ai/harness/shared/postgres"
 )
@@ -15,7 +16,7 @@ import (
 func (w *world) direct() *listener {
 	w.t.Helper()
 	sink := listen(w.t)
-	w.options.Direct = map[event.Type]string{event.SessionDue: sink.URL, event.MessageReceived: sink.URL}
+	w.options.Direct = map[reap.Sink]string{{Type: event.SessionDue}: sink.URL, {Type: event.MessageReceived}: sink.URL}
 	return sink
 }
 

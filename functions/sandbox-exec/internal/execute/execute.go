@@ -10,12 +10,17 @@
 //	          outcome; if that sandbox is gone it is told as SANDBOX_GONE or UNKNOWN
 //
 // In no case is a command started a second time, or in another sandbox.
+//
+// Files of the conversation are brought in before the command is committed, and
+// what it left in the folder out is kept before its end is: both are repeated
+// after a crash, to the same effect.
 package execute
 
 import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"log/slog"
 	"time"
 
@@ -37,12 +42,24 @@ type Store interface {
 	WakeExecutions(ctx context.Context, agent harness.AgentName) ([]event.Event, error)
 	EndSandbox(ctx context.Context, id harness.SandboxID, agent harness.AgentName, reason string) error
 	SandboxGone(ctx context.Context, id harness.SandboxID, agent harness.AgentName, reason string) ([]event.Event, error)
+
+	AwaitMedia(ctx context.Context, c *postgres.ExecutionClaim, wait postgres.MediaWait) (bool, []event.Event, error)
+	LackingFiles(ctx context.Context, c *postgres.ExecutionClaim, id harness.SandboxID) ([]postgres.LackingFile, error)
+	PlaceFile(ctx context.Context, id harness.SandboxID, file harness.AttachmentID) error
+	StoreMadeFiles(ctx context.Context, c *postgres.ExecutionClaim, files []postgres.MadeFile) error
+}
+
+// Objects is where the files of conversations are kept. *archive.Store is one.
+type Objects interface {
+	Put(ctx context.Context, key string, body io.Reader, size int64, mimeType string) error
+	Get(ctx context.Context, key string) (io.ReadCloser, int64, error)
 }
 
 // Options are everything an Executor depends on.
 type Options struct {
 	Store     Store
 	Driver    sandbox.Driver
+	Objects   Objects // nil: no files come in or go out, and models are told so
 	Publish   func(ctx context.Context, events ...event.Event)
 	Log       *slog.Logger
 	Lease     postgres.Lease
@@ -52,10 +69,13 @@ type Options struct {
 }
 
 // Executor runs commands.
-type Executor struct{ Options }
+type Executor struct {
+	Options
+	room chan struct{} // for files in memory
+}
 
 // New returns an Executor.
-func New(o Options) *Executor { return &Executor{Options: o} }
+func New(o Options) *Executor { return &Executor{Options: o, room: make(chan struct{}, filesAtOnce)} }
 
 const (
 	maxAttempts = 10 // claims without progress before an execution is given up
@@ -94,13 +114,17 @@ func (x *Executor) work(ctx context.Context, claim *postgres.ExecutionClaim) err
 		if claim.Sandbox.State == harness.SandboxGone {
 			return x.finish(ctx, claim, claim.SandboxGone())
 		}
-		return x.run(ctx, claim, placed(*claim.Sandbox, claim.UID))
+		return x.run(ctx, claim, placed(*claim.Sandbox, claim.UID), nil)
 	}
-	sb, err := x.place(ctx, claim)
+	if waits, err := x.await(ctx, claim); err != nil || waits {
+		return err
+	}
+	in := &delivery{why: map[harness.AttachmentID]string{}}
+	sb, err := x.place(ctx, claim, in)
 	if err != nil || sb == nil {
 		return err
 	}
-	return x.run(ctx, claim, *sb)
+	return x.run(ctx, claim, *sb, in)
 }
 
 // settle gives the claim back when its work failed, so that a repeat of the

@@ -21,8 +21,8 @@ const retryEnd = 5 * time.Second
 // place finds a sandbox under the agent's cap and returns it with the execution
 // committed to it as RUNNING. A nil sandbox means that this request is over: the
 // execution waits, failed or is to be tried again, and that is committed.
-func (x *Executor) place(ctx context.Context, claim *postgres.ExecutionClaim) (*sandbox.Sandbox, error) {
-	if err := x.checkOwn(ctx, claim); err != nil {
+func (x *Executor) place(ctx context.Context, claim *postgres.ExecutionClaim, in *delivery) (*sandbox.Sandbox, error) {
+	if err := x.checkOwn(ctx, claim, in); err != nil {
 		return nil, err
 	}
 	for range maxPlacements {
@@ -39,6 +39,9 @@ func (x *Executor) place(ctx context.Context, claim *postgres.ExecutionClaim) (*
 		case postgres.PlaceRun:
 			claim.Sandbox = p.Sandbox
 			sb := placed(*p.Sandbox, p.Sandbox.UID)
+			if err := x.bring(ctx, claim, sb, in); err != nil && !errors.Is(err, sandbox.ErrGone) { // if it is gone, run finds that out
+				return nil, err
+			}
 			return &sb, nil
 		case postgres.PlaceEvict, postgres.PlaceReplace:
 			if err := x.end(ctx, *p.Sandbox, p.Sandbox.Reason); err != nil {
@@ -46,7 +49,7 @@ func (x *Executor) place(ctx context.Context, claim *postgres.ExecutionClaim) (*
 				return nil, x.release(ctx, claim, retryEnd, false, nil)
 			}
 		default:
-			sb, over, err := x.start(ctx, claim, *p.Sandbox)
+			sb, over, err := x.start(ctx, claim, *p.Sandbox, in)
 			if err != nil || over || sb != nil {
 				return sb, err
 			}
@@ -55,25 +58,31 @@ func (x *Executor) place(ctx context.Context, claim *postgres.ExecutionClaim) (*
 	return nil, x.release(ctx, claim, retryEnd, false, nil)
 }
 
-// checkOwn looks whether the session's sandbox still exists before a command is
-// committed to it: once committed, a sandbox that is gone means that nobody can
-// say what became of the command.
-func (x *Executor) checkOwn(ctx context.Context, claim *postgres.ExecutionClaim) error {
+// checkOwn looks whether the session's sandbox still exists, and brings it what
+// it lacks, before a command is committed to it: once committed, a sandbox that
+// is gone means that nobody can say what became of the command.
+func (x *Executor) checkOwn(ctx context.Context, claim *postgres.ExecutionClaim, in *delivery) error {
 	own := claim.Sandbox
 	claim.Sandbox = nil
 	if own == nil {
 		return nil
 	}
-	condition, err := x.Driver.Inspect(ctx, placed(*own, own.UID))
-	if err != nil || condition.Exists {
+	sb := placed(*own, own.UID)
+	condition, err := x.Driver.Inspect(ctx, sb)
+	if err != nil {
 		return err
+	}
+	if condition.Exists {
+		if err := x.bring(ctx, claim, sb, in); !errors.Is(err, sandbox.ErrGone) {
+			return err
+		}
 	}
 	return x.end(ctx, *own, postgres.SandboxLost)
 }
 
 // start brings up a sandbox whose row is CREATING and commits the execution to
 // it. Neither a sandbox nor over means: ask for a place again.
-func (x *Executor) start(ctx context.Context, claim *postgres.ExecutionClaim, r postgres.SandboxRecord) (sb *sandbox.Sandbox, over bool, err error) {
+func (x *Executor) start(ctx context.Context, claim *postgres.ExecutionClaim, r postgres.SandboxRecord, in *delivery) (sb *sandbox.Sandbox, over bool, err error) {
 	made := placed(r, "")
 	uid, err := x.Driver.Start(ctx, made)
 	if errors.Is(context.Cause(ctx), postgres.ErrLeaseLost) {
@@ -81,6 +90,12 @@ func (x *Executor) start(ctx context.Context, claim *postgres.ExecutionClaim, r 
 	}
 	if err != nil {
 		return nil, true, x.notStarted(ctx, claim, r, err)
+	}
+	made.UID = uid
+	if err := x.bring(ctx, claim, made, in); errors.Is(err, sandbox.ErrGone) {
+		return nil, true, x.notStarted(ctx, claim, r, sandbox.Fail(harness.Unavailable, sandbox.ReasonEnded, "the sandbox disappeared right after its start", err))
+	} else if err != nil {
+		return nil, true, err
 	}
 	commit, cancel := commitContext(ctx)
 	defer cancel()
@@ -91,7 +106,7 @@ func (x *Executor) start(ctx context.Context, claim *postgres.ExecutionClaim, r 
 	if err != nil || !began {
 		return nil, false, err
 	}
-	made.UID, r.UID, r.State = uid, uid, harness.SandboxReady
+	r.UID, r.State = uid, harness.SandboxReady
 	claim.Sandbox = &r
 	return &made, false, nil
 }

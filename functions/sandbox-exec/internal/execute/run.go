@@ -17,8 +17,9 @@ import (
 var errStopping = errors.New("the process is to end")
 
 // run hands the command to its sandbox, or attaches to it there, and stores
-// what it prints until it ends or this request must.
-func (x *Executor) run(ctx context.Context, claim *postgres.ExecutionClaim, sb sandbox.Sandbox) error {
+// what it prints until it ends or this request must. in is what became of the
+// conversation's files, nil when another request brought them.
+func (x *Executor) run(ctx context.Context, claim *postgres.ExecutionClaim, sb sandbox.Sandbox, in *delivery) error {
 	waiting, cancel := context.WithCancelCause(ctx)
 	out := newOutput(func(ctx context.Context, pieces []postgres.OutputPiece) error {
 		ctx, cancel := commitContext(ctx)
@@ -49,7 +50,18 @@ func (x *Executor) run(ctx context.Context, claim *postgres.ExecutionClaim, sb s
 	case err != nil:
 		return err
 	}
-	return x.finish(ctx, claim, outcome(result, rest))
+	o := outcome(result, rest)
+	notes, err := x.files(ctx, claim, sb, result, o.EndSandbox != "", in)
+	switch {
+	case errors.Is(context.Cause(ctx), postgres.ErrLeaseLost):
+		return postgres.ErrLeaseLost
+	case ctx.Err() != nil && err != nil: // another request has the time
+		return x.release(ctx, claim, 0, false, rest)
+	case err != nil:
+		return err
+	}
+	o.Reason = strings.Join(append(words(o.Reason), notes...), "; ")
+	return x.finish(ctx, claim, o)
 }
 
 // request is the command as the runner gets it: the same on every call. The

@@ -17,6 +17,7 @@ import (
 	"unicode"
 	"unicode/utf8"
 
+	"tuluat.ai/harness/shared/channel"
 	"tuluat.ai/harness/shared/harness"
 	"tuluat.ai/harness/shared/postgres"
 )
@@ -42,7 +43,16 @@ type replyBody struct {
 	Text          string            `json:"text"`
 	Part          int               `json:"part"`
 	Parts         int               `json:"parts"`
-	InReplyTo     string            `json:"inReplyTo"` // the messageId that it answers
+	Choices       []harness.Choice  `json:"choices,omitempty"` // what the person may tap; a tap comes back as a message of that title
+	InReplyTo     string            `json:"inReplyTo"`         // the messageId that it answers
+}
+
+// spoken is a part in words: this channel carries no files.
+func spoken(r *postgres.ReplyClaim) string {
+	if r.Kind == harness.ReplyFile && r.Attachment != nil {
+		return "[The agent made the file " + r.Attachment.FileName + ", which this channel cannot carry.]"
+	}
+	return r.Text
 }
 
 func newCallback(allowPrivate bool, now func() time.Time) *callback {
@@ -67,14 +77,14 @@ func (c *callback) close() { c.client.CloseIdleConnections() }
 func (c *callback) post(ctx context.Context, r *postgres.ReplyClaim, key harness.Secret) postgres.ReplyOutcome {
 	body, err := json.Marshal(replyBody{
 		MessageID: r.ID, Session: r.Session.ID, Chat: r.Session.Chat, ChannelUserID: r.ChannelUserID,
-		Text: r.Text, Part: r.Part, Parts: r.Parts, InReplyTo: r.InReplyTo,
+		Text: spoken(r), Part: r.Part, Parts: r.Parts, Choices: r.Choices, InReplyTo: r.InReplyTo,
 	})
 	if err != nil {
-		return failed("the reply cannot be written as JSON")
+		return channel.Failed("the reply cannot be written as JSON")
 	}
 	target, err := callbackURL(r.Spec.CallbackURL)
 	if err != nil {
-		return failed(err.Error())
+		return channel.Failed(err.Error())
 	}
 	response, err := c.do(ctx, http.MethodPost, target, body, key, r) //nolint:bodyclose // do has read and closed it
 	if err != nil {
@@ -86,7 +96,7 @@ func (c *callback) post(ctx context.Context, r *postgres.ReplyClaim, key harness
 	case status == http.StatusTooManyRequests || status == http.StatusTooEarly:
 		return postgres.ReplyOutcome{State: harness.ReplyPlanned, Reason: answered(status), Retry: retryAfter(response.Header, c.now())}
 	case status/100 == 4 && status != http.StatusRequestTimeout:
-		return failed(answered(status))
+		return channel.Failed(answered(status))
 	default: // a gateway may say this after the receiver took it
 		return postgres.ReplyOutcome{State: harness.ReplyUnknown, Reason: answered(status), Retry: retryAfter(response.Header, c.now())}
 	}
@@ -168,12 +178,12 @@ func providerID(h http.Header, reply harness.ReplyID) string {
 // about, nothing was sent.
 func unanswered(err error) postgres.ReplyOutcome {
 	if errors.Is(err, errPrivate) {
-		return failed(errPrivate.Error())
+		return channel.Failed(errPrivate.Error())
 	}
 	if op, ok := errors.AsType[*net.OpError](err); ok && op.Op == "dial" {
-		return again(harness.ReplyPlanned, "the receiver cannot be reached")
+		return channel.Again(harness.ReplyPlanned, "the receiver cannot be reached")
 	}
-	return again(harness.ReplyUnknown, "the receiver's answer was lost")
+	return channel.Again(harness.ReplyUnknown, "the receiver's answer was lost")
 }
 
 var errPrivate = errors.New("the callback's address is not public: private, loopback and link-local addresses are refused")

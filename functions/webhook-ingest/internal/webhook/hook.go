@@ -15,6 +15,7 @@ import (
 
 	"tuluat.ai/harness/shared/harness"
 	"tuluat.ai/harness/shared/postgres"
+	"tuluat.ai/harness/shared/secret"
 )
 
 // hook is one account of the channel, ready for use.
@@ -33,10 +34,10 @@ type fields struct{ messageID, channelUserID, chat, text, metadata *jsonpath.Pat
 // hooks finds hooks by name. It remembers an answer, "there is none" too, for
 // hookTTL: a hook that is made, changed or removed takes effect within that.
 type hooks struct {
-	store  routeStore
-	secret func(harness.SecretRef) harness.Secret
-	log    *slog.Logger
-	now    func() time.Time
+	store   routeStore
+	secrets secret.Source
+	log     *slog.Logger
+	now     func() time.Time
 
 	asking singleflight.Group
 	mu     sync.Mutex
@@ -60,7 +61,7 @@ const (
 )
 
 func newHooks(o Options) *hooks {
-	return &hooks{store: o.Store, secret: o.Secret, log: o.Log, now: o.Now, known: map[string]knownHook{}}
+	return &hooks{store: o.Store, secrets: o.Secrets, log: o.Log, now: o.Now, known: map[string]knownHook{}}
 }
 
 // find returns the hook called name, usable, or errUnknownHook.
@@ -101,14 +102,20 @@ func (h *hooks) ask(ctx context.Context, name string) (*hook, error) {
 	case err != nil:
 		return nil, err
 	default:
-		found = h.prepare(name, route)
+		if found, err = h.prepare(ctx, name, route); err != nil {
+			return nil, err
+		}
 	}
 	h.remember(name, found)
 	return found, nil
 }
 
-func (h *hooks) prepare(name string, route postgres.Route) *hook {
-	found := &hook{agent: route.Agent, spec: route.Spec, keys: secrets(h.secret(route.Spec.Secret))}
+func (h *hooks) prepare(ctx context.Context, name string, route postgres.Route) (*hook, error) {
+	keys, err := h.secrets.Values(ctx, route.Agent, route.Spec.Secret)
+	if err != nil {
+		return nil, err
+	}
+	found := &hook{agent: route.Agent, spec: route.Spec, keys: keys}
 	if len(found.keys) == 0 {
 		// Nobody can sign for it: every request is refused as unsigned.
 		h.log.Warn("the hook's secret is not set: every request to it is refused", "hook", name, "secret", route.Spec.Secret.Name, "key", route.Spec.Secret.Key)
@@ -116,7 +123,7 @@ func (h *hooks) prepare(name string, route postgres.Route) *hook {
 	if found.fields, found.err = parseFields(route.Spec.Fields); found.err != nil {
 		found.err = harness.Wrap(harness.Internal, found.err, "the hook's field mapping is not valid")
 	}
-	return found
+	return found, nil
 }
 
 func (h *hooks) remember(name string, found *hook) {
@@ -134,18 +141,6 @@ func (h *hooks) remember(name string, found *hook) {
 		clear(h.known)
 	}
 	h.known[name] = knownHook{hook: found, until: now.Add(hookTTL)}
-}
-
-// secrets are the values of one secret: while it is rotated, the new and the
-// old, separated by a comma.
-func secrets(value harness.Secret) []harness.Secret {
-	var keys []harness.Secret
-	for key := range strings.SplitSeq(value.Reveal(), ",") {
-		if key = strings.TrimSpace(key); key != "" {
-			keys = append(keys, harness.Secret(key))
-		}
-	}
-	return keys
 }
 
 func parseFields(spec *harness.ChannelFields) (fields, error) {

@@ -12,14 +12,16 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 
+	"tuluat.ai/harness/shared/channel"
 	"tuluat.ai/harness/shared/event"
+	"tuluat.ai/harness/shared/harness"
 	"tuluat.ai/harness/shared/postgres"
 )
 
 // ingest takes messages: POST Path{name}.
 type ingest struct {
 	hooks  *hooks
-	desk   *desk
+	desk   *channel.Desk
 	events publisher
 	log    *slog.Logger
 	now    func() time.Time
@@ -38,7 +40,7 @@ func newIngest(o Options, found *hooks, events publisher) *ingest {
 		Name: "tuluat_webhook_messages_total", Help: "Messages POSTed to hooks, by HTTP status of the answer.",
 	}, []string{"status"})
 	o.Metrics.MustRegister(taken)
-	return &ingest{hooks: found, desk: &desk{store: o.Store}, events: events, log: o.Log, now: o.Now, taken: taken}
+	return &ingest{hooks: found, desk: channel.NewDesk(harness.ChannelWebhook, o.Store, o.Log), events: events, log: o.Log, now: o.Now, taken: taken}
 }
 
 func (i *ingest) ServeHTTP(w http.ResponseWriter, r *http.Request) {
@@ -92,22 +94,32 @@ func (i *ingest) take(w http.ResponseWriter, r *http.Request) (postgres.Accepted
 
 // keep commits the arrival, then announces it.
 func (i *ingest) keep(ctx context.Context, arrival postgres.Arrival, traceparent string) (postgres.Accepted, error) {
-	accepted, events, err := i.desk.accept(ctx, arrival, traceparent)
+	accepted, events, err := i.accept(ctx, arrival, traceparent)
 	if err == nil && accepted.Outcome == postgres.ArrivalDuplicate && accepted.Message == "" {
 		// The first was committed while our statement ran: the next one sees it.
-		accepted, events, err = i.desk.accept(ctx, arrival, traceparent)
+		accepted, events, err = i.accept(ctx, arrival, traceparent)
 	}
 	if err != nil {
 		return accepted, err
 	}
-	switch accepted.Outcome {
-	case postgres.ArrivalUnrouted:
+	switch {
+	case accepted.Outcome == postgres.ArrivalUnrouted:
 		return accepted, errUnknownHook
-	case postgres.ArrivalDenied:
+	case accepted.Outcome == postgres.ArrivalDenied:
 		return accepted, refuse(http.StatusForbidden, "the sender may not talk to this agent")
+	case accepted.Message == "":
+		return accepted, refuse(http.StatusBadRequest, "the message holds something that cannot be stored")
 	}
 	i.events.Publish(ctx, events...)
 	return accepted, nil
+}
+
+func (i *ingest) accept(ctx context.Context, arrival postgres.Arrival, traceparent string) (postgres.Accepted, []event.Event, error) {
+	accepted, events, err := i.desk.Accept(ctx, postgres.Inbound{Arrivals: []postgres.Arrival{arrival}}, traceparent)
+	if err != nil {
+		return postgres.Accepted{}, nil, err
+	}
+	return accepted[0], events, nil
 }
 
 var (

@@ -2,145 +2,61 @@ package webhook
 
 import (
 	"context"
-	"errors"
-	"log/slog"
-	"math"
 	"net/http"
 	"strconv"
 	"time"
 
-	"github.com/prometheus/client_golang/prometheus"
-
-	"tuluat.ai/harness/shared/event"
+	"tuluat.ai/harness/shared/channel"
 	"tuluat.ai/harness/shared/harness"
 	"tuluat.ai/harness/shared/postgres"
 )
 
-// Sender sends replies: it hears message.reply and works off the session's open
-// parts in order. A part is claimed before it is sent, so that a second attempt
-// knows of the first; what the first came to is asked of the receiver.
-type Sender struct {
-	store    replyStore
-	callback *callback
-	secret   func(harness.SecretRef) harness.Secret
-	log      *slog.Logger
-	now      func() time.Time
-	drain    <-chan struct{}
-	lease    postgres.Lease
-	sent     *prometheus.CounterVec
+// transport sends replies to callbacks. A receiver can be asked what arrived, so
+// that an attempt without an answer is settled there and, if it did not arrive,
+// repeated under its one Idempotency-Key.
+type transport struct{ callback *callback }
+
+// NewSender returns the events side, and what closes it.
+func NewSender(o Options) (*channel.Sender, func()) {
+	t := transport{callback: newCallback(o.AllowPrivate, o.Now)}
+	return channel.NewSender(channel.SenderOptions{
+		Channel: harness.ChannelWebhook, Store: o.Store, Transport: t, Begins: true, Owner: o.Owner, Log: o.Log, Metrics: o.Metrics, Drain: o.Drain,
+		Accounts: channel.NewAccounts(channel.AccountsOptions{Channel: harness.ChannelWebhook, Store: o.Store, Secrets: o.Secrets, Log: o.Log, Now: o.Now}),
+	}), t.callback.close
 }
 
-type replyStore interface {
-	ClaimReply(ctx context.Context, session harness.SessionID, lease postgres.Lease) (*postgres.ReplyClaim, error)
-	MarkReply(ctx context.Context, c *postgres.ReplyClaim, o postgres.ReplyOutcome, next *postgres.Lease) (*postgres.ReplyClaim, error)
-}
-
-const (
-	// replyLease outlasts an attempt: nothing is sent under a lease that another
-	// may have taken over.
-	replyLease  = 40 * time.Second
-	attemptTime = 25 * time.Second // the question to the receiver and the POST
-	maxAttempts = 20
-	firstRetry  = time.Second
-	lastRetry   = 10 * time.Minute
-)
-
-// NewSender returns the events side.
-func NewSender(o Options) *Sender {
-	sent := prometheus.NewCounterVec(prometheus.CounterOpts{
-		Name: "tuluat_webhook_replies_total", Help: "Attempts to send a reply to a hook's callback, by the state they led to.",
-	}, []string{"state"})
-	o.Metrics.MustRegister(sent)
-	return &Sender{
-		store: o.Store, callback: newCallback(o.AllowPrivate, o.Now), secret: o.Secret, log: o.Log, now: o.Now, drain: o.Drain,
-		lease: postgres.Lease{Owner: o.Owner, For: replyLease}, sent: sent,
-	}
-}
-
-// Close frees idle connections.
-func (s *Sender) Close() { s.callback.close() }
-
-// Reply sends every part of the session that is due. Nothing to do, and another
-// who does it, are success.
-func (s *Sender) Reply(ctx context.Context, e event.Event) error {
-	if e.Session == "" || e.Channel != harness.ChannelWebhook {
-		return harness.Errorf(harness.Invalid, "message.reply must name a session of the channel WEBHOOK")
-	}
-	claim, err := s.store.ClaimReply(ctx, e.Session, s.lease)
-	for err == nil {
-		outcome := s.attempt(ctx, claim)
-		s.sent.WithLabelValues(string(outcome.State)).Inc()
-		claim, err = s.store.MarkReply(ctx, claim, outcome, s.next())
-	}
-	if errors.Is(err, postgres.ErrNothingDue) || errors.Is(err, postgres.ErrLeaseLost) {
+// Split leaves a text whole: JSON has no limit that a reply reaches.
+func (transport) Split(text string) []string {
+	if text == "" {
 		return nil
 	}
-	return err
+	return []string{text}
 }
 
-// next is the lease for the part behind, nil when the process is to end: the
-// sweep wakes somebody else for it.
-func (s *Sender) next() *postgres.Lease {
-	select {
-	case <-s.drain:
-		return nil
-	default:
-		return &s.lease
+// Send implements channel.Transport. The claim was the beginning.
+func (t transport) Send(ctx context.Context, account *channel.Account, c *postgres.ReplyClaim, _ func(context.Context) error) (postgres.ReplyOutcome, error) {
+	key := account.Key(channel.RoleSigning)
+	if key == "" {
+		return channel.Again(harness.ReplyPlanned, "the hook's secret is not set"), nil
 	}
+	return t.callback.post(ctx, c, key), nil
 }
 
-// attempt settles or sends one part.
-func (s *Sender) attempt(ctx context.Context, c *postgres.ReplyClaim) postgres.ReplyOutcome {
-	ctx, cancel := context.WithTimeoutCause(ctx, attemptTime, errors.New("attempt deadline of "+attemptTime.String()))
-	defer cancel()
-	outcome := s.send(ctx, c)
-	log := s.log.With("session", string(c.Session.ID), "agent", string(c.Session.Agent), "reply", string(c.ID), "attempt", c.Attempts)
-	switch {
-	case outcome.State == harness.ReplySent:
-		log.Debug("reply sent")
-	case outcome.State == harness.ReplyFailed:
-		log.Warn("reply failed", "err", outcome.Reason)
-	case c.Attempts >= maxAttempts:
-		outcome = failed("given up after " + strconv.Itoa(maxAttempts) + " attempts: " + outcome.Reason)
-		log.Warn("reply failed", "err", outcome.Reason)
-	default:
-		outcome.Retry = max(outcome.Retry, backoff(c.Attempts))
-		log.Info("reply not sent; it is tried again", "retry", outcome.Retry.String(), "err", outcome.Reason)
+// Settle implements channel.Transport: it asks the receiver, and sends again
+// what it does not know.
+func (t transport) Settle(ctx context.Context, account *channel.Account, c *postgres.ReplyClaim) postgres.ReplyOutcome {
+	key := account.Key(channel.RoleSigning)
+	if key == "" {
+		return channel.Again(harness.ReplyPlanned, "the hook's secret is not set")
 	}
-	return outcome
+	if known, providerID := t.callback.has(ctx, c, key); known {
+		return postgres.ReplyOutcome{State: harness.ReplySent, ProviderID: providerID}
+	}
+	return t.callback.post(ctx, c, key)
 }
 
-func (s *Sender) send(ctx context.Context, c *postgres.ReplyClaim) postgres.ReplyOutcome {
-	if c.Spec == nil {
-		return failed("the agent has this hook no more")
-	}
-	keys := secrets(s.secret(c.Spec.Secret))
-	if len(keys) == 0 {
-		return again(harness.ReplyPlanned, "the hook's secret is not set")
-	}
-	if c.State == harness.ReplyUnknown {
-		if known, providerID := s.callback.has(ctx, c, keys[0]); known {
-			return postgres.ReplyOutcome{State: harness.ReplySent, ProviderID: providerID}
-		}
-	}
-	return s.callback.post(ctx, c, keys[0])
-}
-
-func failed(reason string) postgres.ReplyOutcome {
-	return postgres.ReplyOutcome{State: harness.ReplyFailed, Reason: reason}
-}
-
-func again(state harness.ReplyState, reason string) postgres.ReplyOutcome {
-	return postgres.ReplyOutcome{State: state, Reason: reason}
-}
-
-// backoff is the wait after attempt n: 1 s, doubling, at most 10 min.
-func backoff(n int) time.Duration {
-	if n < 1 {
-		n = 1
-	}
-	return time.Duration(math.Min(float64(firstRetry)*math.Pow(2, float64(n-1)), float64(lastRetry)))
-}
+// lastRetry is the longest wait a receiver may ask for.
+const lastRetry = 10 * time.Minute
 
 // retryAfter reads a Retry-After of seconds or of a date, at most lastRetry.
 func retryAfter(h http.Header, now time.Time) time.Duration {

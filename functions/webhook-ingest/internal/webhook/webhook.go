@@ -10,8 +10,8 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"tuluat.ai/harness/shared/function"
-	"tuluat.ai/harness/shared/harness"
 	"tuluat.ai/harness/shared/postgres"
+	"tuluat.ai/harness/shared/secret"
 )
 
 // Path is where hooks live; the platform routes it to the public side.
@@ -20,7 +20,7 @@ const Path = "/api/v1/channels/webhook/"
 // Options is what both sides are made of.
 type Options struct {
 	Store        *postgres.Store
-	Secret       func(harness.SecretRef) harness.Secret
+	Secrets      secret.Source
 	Log          *slog.Logger
 	Now          func() time.Time
 	Metrics      *prometheus.Registry

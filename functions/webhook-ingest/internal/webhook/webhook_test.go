@@ -39,12 +39,7 @@ func TestTraceParent(t *testing.T) {
 	}
 }
 
-func TestBackoff(t *testing.T) {
-	for n, want := range map[int]time.Duration{0: time.Second, 1: time.Second, 2: 2 * time.Second, 10: 512 * time.Second, 11: 10 * time.Minute, 5000: 10 * time.Minute} {
-		if got := backoff(n); got != want {
-			t.Errorf("backoff(%d) = %s, want %s", n, got, want)
-		}
-	}
+func TestRetryAfter(t *testing.T) {
 	now := time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
 	for value, want := range map[string]time.Duration{
 		"": 0, "7": 7 * time.Second, "-7": 0, "99999": 10 * time.Minute, "99999999999999": 0, "soon": 0,

@@ -16,6 +16,8 @@ import (
 
 func newChat(sys System) *cobra.Command {
 	t := &target{sys: sys}
+	v := &via{target: t}
+	var over string
 	cmd := &cobra.Command{
 		Use:   "chat AGENT",
 		Short: "Talk to an agent",
@@ -23,11 +25,29 @@ func newChat(sys System) *cobra.Command {
 
 On a terminal: /new starts a new conversation, /quit or Ctrl-D leaves.
 With piped input: each line is a message; its answer is printed to stdout before
-the next line is sent, what the agent runs goes to stderr.`,
+the next line is sent, what the agent runs goes to stderr.
+
+With --via the chat goes over the messengers' stand-ins of a running ` + "`make dev`" + `, as
+people have it: every message is printed as it comes, and buttons are pressed by
+their number.`,
+		Example: `  tuluat chat python-coder
+  tuluat chat python-coder --via whatsapp -v`,
 		Args: cobra.ExactArgs(1),
+		PreRunE: func(*cobra.Command, []string) (err error) {
+			if over != "" {
+				v.channel, err = viaChannel(over)
+			}
+			return err
+		},
 	}
 	t.flags(cmd)
+	cmd.Flags().StringVar(&over, "via", "", "whatsapp or telegram (default: the agent's webhook)")
+	cmd.Flags().StringVar(&v.as, "as", "", "with --via: the phone number or Telegram user id to be (default: "+somePhone+", "+someUser+")")
+	cmd.Flags().BoolVarP(&v.verbose, "verbose", "v", false, "with --via: show delivery ticks")
 	cmd.RunE = running(func(cmd *cobra.Command, args []string) error {
+		if v.channel != "" {
+			return v.run(cmd.Context(), args[0])
+		}
 		if err := t.resolve(args[0]); err != nil {
 			return err
 		}

@@ -71,7 +71,7 @@ func newRoot(sys System) *cobra.Command {
 		SilenceUsage:  true,
 		SilenceErrors: true,
 	}
-	root.AddCommand(newChat(sys), newSend(sys), newVersion(sys))
+	root.AddCommand(newChat(sys), newSend(sys), newDoctor(sys), newTelegram(sys), newFake(sys), newConformance(sys), newVersion(sys))
 	return root
 }
 

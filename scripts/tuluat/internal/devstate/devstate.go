@@ -17,8 +17,11 @@ import (
 
 // State is where a system listens and how to reach its agents.
 type State struct {
-	URL      string             `json:"url"`
-	Webhooks map[string]Webhook `json:"webhooks"` // by agent
+	URL      string               `json:"url"`
+	Webhooks map[string]Webhook   `json:"webhooks"` // by agent
+	Channels map[string][]Channel `json:"channels"` // by agent
+	Fakes    Services             `json:"fakes"`    // where fakes stand for messengers, and people can be played
+	APIs     Services             `json:"apis"`     // where the functions call; empty: the fakes, else the messengers themselves
 	file     string
 }
 

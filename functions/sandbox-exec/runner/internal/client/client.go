@@ -50,6 +50,9 @@ func Main(op string, args []string, stdin io.Reader, stdout, stderr io.Writer) e
 	}
 	defer conn.Close()
 	asked := wire.WriteRequest(conn, req)
+	if req.Op == wire.Put && asked == nil {
+		asked = send(conn, stdin)
+	}
 	if err := relay(conn, stdout, stderr); err != nil {
 		return errors.Join(err, asked) // a refusal may have come before the question was out
 	}
@@ -63,6 +66,14 @@ func parse(op string, args []string, stdin io.Reader) (wire.Request, string, err
 	flags.StringVar(&socket, "socket", "", "PID 1's socket on the machine outside; default: the one inside")
 	switch req.Op {
 	case wire.Ping, wire.Shutdown:
+	case wire.Put:
+		flags.StringVar(&req.Path, "path", "", "of the file, below the working directory")
+		flags.Int64Var(&req.Size, "size", -1, "bytes on stdin, exactly")
+	case wire.Out:
+		flags.StringVar(&req.ID, "id", "", "the execution after which files are looked for")
+		flags.IntVar(&req.MaxFiles, "max-files", 0, "files at most")
+		flags.Int64Var(&req.MaxBytes, "max-bytes", 0, "bytes of one file at most")
+		flags.Int64Var(&req.MaxTotal, "max-total", 0, "bytes of all files at most")
 	case wire.Run:
 		var timeout time.Duration
 		flags.DurationVar(&timeout, "timeout", 0, "of the command")
@@ -97,10 +108,31 @@ func parse(op string, args []string, stdin io.Reader) (wire.Request, string, err
 	if err := flags.Parse(args); err != nil {
 		return req, "", err
 	}
-	if req.Op == wire.Ping || req.Op == wire.Shutdown {
+	switch req.Op {
+	case wire.Ping, wire.Shutdown, wire.Put, wire.Out:
 		return req, socket, nil
 	}
 	return withInput(req, socket, stdin)
+}
+
+// send passes the file of a put on. When stdin breaks off there is no end to
+// it, and PID 1 keeps nothing.
+func send(conn io.Writer, stdin io.Reader) error {
+	buf := make([]byte, 128<<10)
+	for {
+		n, err := stdin.Read(buf)
+		if n > 0 {
+			if err := wire.WriteFrame(conn, wire.Data, buf[:n]); err != nil {
+				return fmt.Errorf("pass on the file: %w", err)
+			}
+		}
+		if errors.Is(err, io.EOF) {
+			return wire.WriteFrame(conn, wire.End, nil)
+		}
+		if err != nil {
+			return fmt.Errorf("read stdin: %w", err)
+		}
+	}
 }
 
 // withInput adds what came on stdin. Arguments of the command line win.
@@ -168,7 +200,7 @@ func relay(conn io.Reader, stdout, stderr io.Writer) error {
 	answered := false
 	for {
 		kind, payload, err := wire.ReadFrame(conn)
-		if errors.Is(err, io.EOF) && answered {
+		if answered && (errors.Is(err, io.EOF) || errors.Is(err, unix.ECONNRESET)) { // a file that is refused is not read to its end
 			return nil
 		}
 		if err != nil {

@@ -101,7 +101,7 @@ func (s *supervisor) run(c *command, req wire.Request) {
 	drained(c.stdout, s.opts.KeepBackground)
 	drained(c.stderr, s.opts.KeepBackground)
 
-	st := trailer.Status{State: state, Started: true, DiskWasFull: wasFull, DiskFull: diskFull(s.disks)}
+	st := trailer.Status{State: state, Started: true, DiskWasFull: wasFull, DiskFull: diskFull(s.disks), Outbound: s.outbound()}
 	if wait.Signaled() {
 		st.Signal = unix.SignalName(wait.Signal())
 		if st.Signal == "" {

@@ -96,7 +96,14 @@ func (s *supervisor) serve(conn *net.UnixConn) {
 		_ = wire.WriteFrame(conn, wire.Ready, nil)
 		return
 	}
-	if !validID.MatchString(req.ID) || req.Nonce == "" {
+	switch {
+	case req.Op == wire.Put:
+		s.servePut(conn, req)
+		return
+	case req.Op == wire.Out && validID.MatchString(req.ID):
+		s.serveOut(conn, req)
+		return
+	case !validID.MatchString(req.ID) || req.Nonce == "":
 		_ = wire.WriteFrame(conn, wire.Refuse, []byte("an id and a nonce are needed"))
 		return
 	}

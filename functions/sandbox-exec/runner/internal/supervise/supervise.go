@@ -41,8 +41,11 @@ type supervisor struct {
 	order    []*command // that have output, oldest first
 	current  *command
 	lastUse  time.Time
+	moving   int // files on their way in or out
 	ending   bool
 	shutdown chan struct{} // room for one
+
+	taken taken // what was sent out of the sandbox
 }
 
 // Main is PID 1. It returns nil when the sandbox has come to its end, by its
@@ -196,7 +199,7 @@ func (s *supervisor) nobodyInside() bool {
 func (s *supervisor) closeIfIdle(now time.Time) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.current != nil || now.Sub(s.lastUse) < s.opts.Idle {
+	if s.current != nil || s.moving > 0 || now.Sub(s.lastUse) < s.opts.Idle {
 		return false
 	}
 	s.ending = true

@@ -1,5 +1,6 @@
 // Package wire is what the runner's clients and PID 1 say to each other over a
-// unix socket: one Request, then frames back until PID 1 closes.
+// unix socket: one Request, with a Put the file after it, then frames back until
+// PID 1 closes.
 package wire
 
 import (
@@ -23,6 +24,8 @@ const (
 	Output Op = "output" // what is kept of one stream, from an offset
 	Cancel Op = "cancel" // end it; an id never seen will never start
 	Ping   Op = "ping"   // does PID 1 take commands?
+	Put    Op = "put"    // write a file that follows the request
+	Out    Op = "out"    // what commands have left to be sent out
 
 	Shutdown Op = "shutdown" // end the sandbox now
 )
@@ -40,6 +43,11 @@ type Request struct {
 	Limit        int64             `json:"limit,omitempty"`
 	StdoutOffset int64             `json:"stdoutOffset,omitempty"`
 	StderrOffset int64             `json:"stderrOffset,omitempty"`
+	Path         string            `json:"path,omitempty"`          // of Put: below the working directory
+	Size         int64             `json:"sizeBytes,omitempty"`     // of Put: what follows
+	MaxFiles     int               `json:"maxFiles,omitempty"`      // of Out
+	MaxBytes     int64             `json:"maxBytes,omitempty"`      // of Out: of one file
+	MaxTotal     int64             `json:"maxTotalBytes,omitempty"` // of Out: of all files
 }
 
 // Kind tells frames apart.
@@ -52,7 +60,9 @@ const (
 	Note   Kind = 'n' // a sealed status on the way; more follows
 	Sealed Kind = 's' // a sealed status, the last word
 	Refuse Kind = 'x' // a text; nothing was done
-	Ready  Kind = 'k' // the answer to Ping and Shutdown
+	Ready  Kind = 'k' // the answer to Ping and Shutdown; the end of that to Put and Out
+	Data   Kind = 'd' // from the client: bytes of the file of a Put
+	End    Kind = 'z' // from the client: that was the whole file
 )
 
 // MaxRequest and MaxFrame bound what either side reads into memory.
