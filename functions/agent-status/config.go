@@ -1,6 +1,7 @@
 package main
 
 import (
+	"tuluat.ai/harness/shared/api/v1alpha1"
 	"tuluat.ai/harness/shared/function"
 	"tuluat.ai/harness/shared/harness"
 )
@@ -9,6 +10,7 @@ type config struct {
 	DatabaseURL harness.Secret
 	BrokerURL   string
 	AgentsDir   string
+	Limits      v1alpha1.Limits
 }
 
 func parseConfig(getenv func(string) string) (config, error) {
@@ -18,5 +20,7 @@ func parseConfig(getenv func(string) string) (config, error) {
 		BrokerURL:   c.Required("BROKER_URL", "where events are published"),
 		AgentsDir:   c.Required("AGENTS_DIR", "the folder of AiAgent YAML"),
 	}
+	cfg.Limits = v1alpha1.DefaultLimits()
+	cfg.Limits.PhoneNumberID = c.Text("WHATSAPP_PHONE_NUMBER_ID", "")
 	return cfg, c.Err()
 }

@@ -7,7 +7,6 @@ import (
 	"time"
 
 	"tuluat.ai/harness/functions/agent-status/internal/status"
-	"tuluat.ai/harness/shared/api/v1alpha1"
 	"tuluat.ai/harness/shared/event"
 	"tuluat.ai/harness/shared/function"
 	"tuluat.ai/harness/shared/postgres"
@@ -32,7 +31,7 @@ func build(_ context.Context, env function.Env) (*function.Function, error) {
 	}
 	env.OnExit(publisher.Close)
 	r := status.New(status.Options{
-		Source: status.Folder{Path: cfg.AgentsDir, Limits: v1alpha1.DefaultLimits()}, Store: store,
+		Source: status.Folder{Path: cfg.AgentsDir, Limits: cfg.Limits}, Store: store,
 		Publish: publisher.Publish, Log: env.Log, Metrics: env.Metrics,
 	})
 	return &function.Function{Events: map[event.Type]function.EventFunc{

@@ -43,6 +43,9 @@ type plan struct {
 	lease        time.Duration
 	betweenTicks time.Duration
 	ageing       time.Duration // how much older announcements get with every tick
+	people       *crowd        // who is on WhatsApp and Telegram; nil: nobody
+	script       *fake.Script  // of the model, before what it says by itself; nil: none
+	gated        bool          // the broker can be shut off
 }
 
 // world is the whole system on this machine, with everything outside it played.
@@ -62,6 +65,8 @@ type world struct {
 	modelURL string
 	receiver *receiver
 	set      *manifest.Set
+	people   *messengers // nil: nobody is on WhatsApp and Telegram
+	gate     *gate       // nil: functions reach the broker themselves
 
 	cluster *devcluster.Cluster
 	stop    func() // of the cluster and its ticks
@@ -99,12 +104,21 @@ func newWorld(t *testing.T, p plan) *world {
 		t.Cleanup(w.proxies[service.Name].Close)
 	}
 	w.receiver = newReceiver(t, p.agents, p.seed, p.flaky)
-	w.model = fake.NewModel(fake.ModelOptions{Key: modelKey})
+	w.model = fake.NewModel(fake.ModelOptions{Key: modelKey, Script: p.script})
 	model := httptest.NewServer(w.model)
 	t.Cleanup(model.Close)
 	w.modelURL = model.URL + "/v1"
 	w.must(writeAgents(w.agentsDir(), p.agents, w.receiver.url))
+	if p.gated {
+		w.gate = newGate(w)
+	}
+	if p.people != nil {
+		w.people = newMessengers(w, p.people)
+	}
 	w.start(bin)
+	if w.people != nil {
+		w.people.connect()
+	}
 	return w
 }
 
@@ -196,6 +210,13 @@ func (w *world) serverAddr() string {
 // crashDatabase ends the server as a crash does, without writing anything, and
 // starts it again.
 func (w *world) crashDatabase() error {
+	if err := w.endDatabase(); err != nil {
+		return err
+	}
+	return w.reviveDatabase()
+}
+
+func (w *world) endDatabase() error {
 	text, err := os.ReadFile(filepath.Join(w.dir, "postgres", "data", "postmaster.pid"))
 	if err != nil {
 		return err
@@ -208,6 +229,10 @@ func (w *world) crashDatabase() error {
 		return err
 	}
 	<-w.server.Exited()
+	return nil
+}
+
+func (w *world) reviveDatabase() error {
 	if err := w.launchDatabase(); err != nil {
 		return err
 	}
@@ -299,7 +324,11 @@ func (w *world) awaitRoutes() {
 		if err := w.db.QueryRow(w.t.Context(), "SELECT count(*) FROM channel_routes").Scan(&n); err != nil {
 			return false, err.Error()
 		}
-		return n == len(w.plan.agents), fmt.Sprintf("%d of %d routes", n, len(w.plan.agents))
+		want := len(w.plan.agents)
+		if w.people != nil {
+			want += len(messengerAccounts)
+		}
+		return n == want, fmt.Sprintf("%d of %d routes", n, want)
 	})
 }
 
@@ -360,9 +389,17 @@ func (w *world) env(s *manifest.Service, bin string) map[string]string {
 	query.Set("role", "tuluat_"+strings.ReplaceAll(s.Function(), "-", "_"))
 	u.RawQuery = query.Encode()
 	env["DATABASE_URL"] = u.String()
+	if w.gate != nil {
+		env["BROKER_URL"] = w.gate.url
+	}
+	if w.people != nil {
+		w.people.env(s.Function(), env)
+	}
 	switch s.Function() {
+	case "whatsapp-ingest", "telegram-ingest":
+		env["SECRETS"] = "environment"
 	case "webhook-ingest":
-		env["CALLBACK_ALLOW_PRIVATE"] = "true"
+		env["CALLBACK_ALLOW_PRIVATE"], env["SECRETS"] = "true", "environment"
 		for _, a := range w.plan.agents {
 			env[a.secretVariable()] = a.key.Reveal()
 		}

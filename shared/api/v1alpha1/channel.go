@@ -111,6 +111,7 @@ var (
 
 func (c *check) whatsapp(path string, channel Channel) {
 	switch {
+	case channel.PhoneNumberID == "" && c.limits.PhoneNumberID != "":
 	case channel.PhoneNumberID == "":
 		c.fail(path+".phoneNumberId", "is missing", "use the Phone number ID of WhatsApp Manager, not the number itself")
 	case !phoneNumberID.MatchString(channel.PhoneNumberID):

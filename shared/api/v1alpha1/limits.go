@@ -21,6 +21,7 @@ type Limits struct {
 	Senders           int // listed on one channel
 	IdleTTL           time.Duration
 	Budget            harness.Budget
+	PhoneNumberID     string   // of the platform, for a WHATSAPP channel that names none
 	Images            []string // prefixes that spec.harness.sandbox.image may have; none: any image
 }
 

@@ -257,6 +257,15 @@ func TestChannelsOfEveryType(t *testing.T) {
 	if b := channels[1]; b.Account != "example_helper_bot" || b.Transport != harness.TransportPoll || b.Groups != harness.GroupsMention {
 		t.Errorf("Telegram %+v", b)
 	}
+	platform := v1alpha1.DefaultLimits()
+	platform.PhoneNumberID = "100000000000009"
+	unnamed := read(t, head+"      - {type: WHATSAPP, senders: {policy: open}}\n")
+	if got := paths(unnamed.Validate(v1alpha1.DefaultLimits())); len(got) != 1 || got[0] != "spec.harness.channels[0].phoneNumberId" {
+		t.Errorf("a channel without a number: %q", got)
+	}
+	if problems := unnamed.Validate(platform); len(problems) > 0 {
+		t.Errorf("where the platform has one: %v", problems)
+	}
 	d = read(t, head+`      - type: WHATSAPP
         phoneNumberId: "+15550009999"
         phoneNumber: "1"

@@ -79,6 +79,11 @@ func (f *Found) document(file string, d v1alpha1.Document, limits v1alpha1.Limit
 		text.Reason = file + ": " + problems.Error()
 	} else {
 		agent := d.Agent.Agent()
+		for i, c := range agent.Harness.Channels {
+			if c.Type == harness.ChannelWhatsApp && c.Account == "" {
+				agent.Harness.Channels[i].Account = limits.PhoneNumberID
+			}
+		}
 		text.Agent = &agent
 	}
 	f.Texts = append(f.Texts, text)

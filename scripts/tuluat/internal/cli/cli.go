@@ -44,6 +44,9 @@ func Main(ctx context.Context, args []string, sys System) int {
 	if ctx.Err() != nil || errors.Is(ran.err, context.Canceled) {
 		return exitInterrupt
 	}
+	if told, ok := errors.AsType[*toldError](ran.err); ok {
+		return told.code
+	}
 	fmt.Fprintln(sys.Stderr, "tuluat:", visible(explain(ran.err)))
 	return exitCode(ran.err)
 }

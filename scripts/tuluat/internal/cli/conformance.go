@@ -3,79 +3,53 @@ package cli
 import (
 	"errors"
 	"fmt"
+	"os"
+	"os/exec"
 	"path/filepath"
+	"time"
 
 	"github.com/spf13/cobra"
 
 	"tuluat.ai/harness/scripts/internal/checkout"
-	"tuluat.ai/harness/scripts/internal/conformance"
 )
 
+// newConformance hands everything to a program of the checkout, which it builds
+// first: that program reads the functions' database, and the CLI stays small.
 func newConformance(sys System) *cobra.Command {
-	cmd := &cobra.Command{
-		Use:   "conformance",
-		Short: "Run cases against the functions",
-		Args:  cobra.NoArgs,
+	return &cobra.Command{
+		Use:                "conformance channels [--cases DIR] [--target URL] [--mutate]",
+		Short:              "Run cases against the functions and print what differs (in a checkout of the repository)",
+		DisableFlagParsing: true,
+		RunE: running(func(cmd *cobra.Command, args []string) (err error) {
+			root, err := checkout.Root()
+			if err != nil {
+				return err
+			}
+			folder, err := os.MkdirTemp("", "tuluat-conformance-")
+			if err != nil {
+				return err
+			}
+			defer func() { err = errors.Join(err, os.RemoveAll(folder)) }()
+			program := filepath.Join(folder, "conformance")
+			build := exec.CommandContext(cmd.Context(), "go", "build", "-buildvcs=false", "-o", program, "./scripts/conformance")
+			build.Dir, build.Stdout, build.Stderr = root, sys.Stderr, sys.Stderr
+			if err := build.Run(); err != nil {
+				return fmt.Errorf("the conformance program cannot be built: %w", err)
+			}
+			run := exec.CommandContext(cmd.Context(), program, args...)
+			run.Stdin, run.Stdout, run.Stderr = sys.Stdin, sys.Stdout, sys.Stderr
+			run.Cancel = func() error { return run.Process.Signal(os.Interrupt) }
+			run.WaitDelay = time.Minute // it stops what it has started
+			err = run.Run()
+			if ended, ok := errors.AsType[*exec.ExitError](err); ok {
+				return &toldError{code: ended.ExitCode()}
+			}
+			return err
+		}),
 	}
-	cmd.AddCommand(newConformanceChannels(sys))
-	return cmd
 }
 
-// errDifferent says that the table has told what is wrong.
-var errDifferent = errors.New("not every case is as it should be")
+// toldError is the failure of a program that has said itself what is wrong.
+type toldError struct{ code int }
 
-func newConformanceChannels(sys System) *cobra.Command {
-	var o conformance.Options
-	var folder, only, output string
-	var mutate bool
-	cmd := &cobra.Command{
-		Use:   "channels",
-		Short: "Run the cases of the channels and print what differs",
-		Long: `Run the cases of the channels and print what differs.
-
-The functions are built from the checkout and started on a scratch database: of
-the server that DATABASE_URL or TEST_DATABASE_URL names, else of a server of its
-own. With --target, running functions are used and DATABASE_URL is their
-database, which is emptied between cases (scripts/internal/conformance/README.md).`,
-		Args: cobra.NoArgs,
-	}
-	cmd.Flags().StringVar(&folder, "cases", "", "folder of the cases (default: those of the checkout)")
-	cmd.Flags().StringVar(&only, "only", "", "run the cases whose names match, like 'wa-*'")
-	cmd.Flags().StringVar(&o.Target, "target", "", "base URL of functions that run already")
-	cmd.Flags().StringVar(&o.EventsURL, "events-url", "", "with --target: where message.reply events are posted")
-	cmd.Flags().StringVar(&o.ProviderAddress, "provider-addr", "", "with --target: where the functions look for the providers, HOST:PORT to listen on")
-	cmd.Flags().StringArrayVar(&o.LogFiles, "log", nil, "with --target: a file that the functions log to")
-	cmd.Flags().BoolVar(&mutate, "mutate", false, "change every expectation: now every case must fail")
-	cmd.Flags().StringVarP(&output, "output", "o", "table", "table or json")
-	cmd.RunE = running(func(cmd *cobra.Command, _ []string) (err error) {
-		if output != "table" && output != "json" {
-			return fmt.Errorf("-o is %q: use table or json", output)
-		}
-		if o.Root, err = checkout.Root(); err != nil && o.Target == "" {
-			return err
-		}
-		if folder == "" {
-			folder = filepath.Join(o.Root, "scripts", "internal", "conformance", "testdata", "channels")
-		}
-		if o.DatabaseURL = sys.Getenv("DATABASE_URL"); o.DatabaseURL == "" && o.Target == "" {
-			o.DatabaseURL = sys.Getenv("TEST_DATABASE_URL")
-		}
-		o.Say = func(text string) { fmt.Fprintln(sys.Stderr, text) }
-		report, err := conformance.Channels(cmd.Context(), o, folder, only, mutate)
-		if err != nil {
-			return err
-		}
-		write := report.WriteTable
-		if output == "json" {
-			write = report.WriteJSON
-		}
-		if err := write(sys.Stdout); err != nil {
-			return err
-		}
-		if !report.OK() {
-			return errDifferent
-		}
-		return nil
-	})
-	return cmd
-}
+func (e *toldError) Error() string { return fmt.Sprintf("exit code %d", e.code) }
