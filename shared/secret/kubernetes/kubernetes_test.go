@@ -57,8 +57,11 @@ func TestOnlyWhatIsLabelledForTheAgent(t *testing.T) {
 		name, key string
 		want      []string
 	}{
-		{"mine", "key", []string{"new", "old"}}, {"anybodys", "key", []string{"shared"}},
-		{"others", "key", nil}, {"mine", "other", nil}, {"missing", "key", nil},
+		{"mine", "key", []string{"new", "old"}},
+		{"anybodys", "key", []string{"shared"}},
+		{"others", "key", nil},
+		{"mine", "other", nil},
+		{"missing", "key", nil},
 	} {
 		got := values(c.name, c.key)
 		if len(got) != len(c.want) {

@@ -45,10 +45,16 @@ func TestTurns(t *testing.T) {
 		data    map[string]any
 		files   []harness.Attachment
 	}{
-		"video": {`"type":"video","video":{"id":"4","mime_type":"video/mp4","url":"https://lookaside.example.com/secret"}`, "[video]", true,
-			map[string]any{"mediaId": "4", "mimeType": "video/mp4"}, []harness.Attachment{{Kind: harness.AttachmentVideo, ProviderID: "4", MimeType: "video/mp4"}}},
-		"voice": {`"type":"audio","audio":{"id":"4","voice":true,"mime_type":"audio/ogg; codecs=opus"}`, "[voice message]", true,
-			map[string]any{"mimeType": "audio/ogg; codecs=opus"}, []harness.Attachment{{Kind: harness.AttachmentAudio, ProviderID: "4", MimeType: "audio/ogg; codecs=opus"}}},
+		"video": {
+			`"type":"video","video":{"id":"4","mime_type":"video/mp4","url":"https://lookaside.example.com/secret"}`, "[video]", true,
+			map[string]any{"mediaId": "4", "mimeType": "video/mp4"},
+			[]harness.Attachment{{Kind: harness.AttachmentVideo, ProviderID: "4", MimeType: "video/mp4"}},
+		},
+		"voice": {
+			`"type":"audio","audio":{"id":"4","voice":true,"mime_type":"audio/ogg; codecs=opus"}`, "[voice message]", true,
+			map[string]any{"mimeType": "audio/ogg; codecs=opus"},
+			[]harness.Attachment{{Kind: harness.AttachmentAudio, ProviderID: "4", MimeType: "audio/ogg; codecs=opus"}},
+		},
 		"audio":                  {`"type":"audio","audio":{"id":"4"}`, "[audio]", true, nil, []harness.Attachment{{Kind: harness.AttachmentAudio, ProviderID: "4"}}},
 		"sticker":                {`"type":"sticker","sticker":{"id":"4","animated":true}`, "[sticker]", true, nil, []harness.Attachment{{Kind: harness.AttachmentSticker, ProviderID: "4"}}},
 		"document with caption":  {`"type":"document","document":{"id":"4","caption":"read","filename":"a\nb.pdf"}`, "read", false, map[string]any{"fileName": "a b.pdf"}, []harness.Attachment{{Kind: harness.AttachmentDocument, ProviderID: "4", FileName: "a b.pdf"}}},
@@ -95,7 +101,8 @@ func TestArrival(t *testing.T) {
 		Account: ourID, ProviderID: "wamid.1", Chat: "15550001111", Address: "15550001111", OtherID: "US.1", Aliases: []string{"US.1", "15550001111"},
 		SentAt: time.Unix(1788000000, 0).UTC(), Pace: postgres.Pace{Every: 6 * time.Second, Burst: 45},
 		Message: harness.Message{Channel: harness.ChannelWhatsApp, ChannelUserID: "15550001111", Text: "hi", Metadata: map[string]any{
-			"messageId": "wamid.1", "type": "text", "phoneNumberId": ourID, "userId": "US.1", "profileName": "Ada", "timestamp": "1788000000"}},
+			"messageId": "wamid.1", "type": "text", "phoneNumberId": ourID, "userId": "US.1", "profileName": "Ada", "timestamp": "1788000000",
+		}},
 	}
 	if diff := cmp.Diff([]postgres.Arrival{want}, in.Arrivals); diff != "" {
 		t.Error(diff)
@@ -148,16 +155,20 @@ func TestNotices(t *testing.T) {
 		"null":             {change(`"messages":[null]`), notice{harness.NoticeMalformed, "sha256:", "", "", "", ""}},
 		"nameless group":   {said(`"type":"text","text":{"body":"@bot x"},"group_id":"a b"`), notice{harness.NoticeMalformed, "wamid.1", "group:?", "", "", ""}},
 		"errors only":      {change(`"errors":[{"code":130429,"title":"Rate","href":"https://x/y"}]`), notice{harness.NoticeService, "sha256:", "", "", "code", "130429"}},
-		"failed": {change(`"statuses":[{"id":"wamid.O","status":"failed","recipient_id":"1555","biz_opaque_callback_data":"rpl_01","errors":[{"code":131026,"error_data":{"details":"d"}}]}]`),
-			notice{harness.NoticeDelivery, "wamid.O/failed", "1555", "wamid.O", "opaque", "rpl_01"}},
+		"failed": {
+			change(`"statuses":[{"id":"wamid.O","status":"failed","recipient_id":"1555","biz_opaque_callback_data":"rpl_01","errors":[{"code":131026,"error_data":{"details":"d"}}]}]`),
+			notice{harness.NoticeDelivery, "wamid.O/failed", "1555", "wamid.O", "opaque", "rpl_01"},
+		},
 		"other status":            {change(`"statuses":[{"id":"wamid.O","status":"warning"}]`), notice{harness.NoticeDelivery, "wamid.O/warning", "", "wamid.O", "status", "warning"}},
 		"identity":                {said(`"type":"system","system":{"type":"customer_identity_changed","body":"x"}`), notice{harness.NoticeIdentity, "wamid.1", "15550001111", "", "system", "customer_identity_changed"}},
 		"other system":            {said(`"type":"system","system":{"type":"group_made"}`), notice{harness.NoticeService, "wamid.1", "15550001111", "", "system", "group_made"}},
 		"other body":              {[]byte(`{"object":"page"}`), notice{harness.NoticeMalformed, "sha256:", "", "", "", ""}},
 		"scalar body":             {[]byte(`7`), notice{harness.NoticeMalformed, "sha256:", "", "", "", ""}},
 		"messages without number": {[]byte(`{"object":"whatsapp_business_account","entry":[{"id":"2","changes":[{"field":"messages","value":{}}]}]}`), notice{harness.NoticeMalformed, "sha256:", "", "", "", ""}},
-		"other field": {[]byte(`{"object":"whatsapp_business_account","entry":[{"id":"2","changes":[{"field":"account_update","value":{"event":"BAN","ban_info":{"state":"DISABLED","url":"https://x"},"access_token":"hidden","note":"see https://x"}}]}]}`),
-			notice{harness.NoticeService, "sha256:", "", "", "ban_info.state", "DISABLED"}},
+		"other field": {
+			[]byte(`{"object":"whatsapp_business_account","entry":[{"id":"2","changes":[{"field":"account_update","value":{"event":"BAN","ban_info":{"state":"DISABLED","url":"https://x"},"access_token":"hidden","note":"see https://x"}}]}]}`),
+			notice{harness.NoticeService, "sha256:", "", "", "ban_info.state", "DISABLED"},
+		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			in := parsed(t, tt.body, nil)

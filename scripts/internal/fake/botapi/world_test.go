@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
+	"errors"
 	"io"
 	"net/http"
 	"net/http/httptest"
@@ -142,7 +143,7 @@ func (w *world) call(method string, params map[string]any) answer {
 		w.t.Fatal(err)
 	}
 	response, err := http.Post(w.api.URL+"/bot"+token+"/"+method, "application/json", bytes.NewReader(text))
-	if _, cut := err.(*url.Error); cut {
+	if _, cut := errors.AsType[*url.Error](err); cut {
 		return answer{Code: -1}
 	}
 	defer response.Body.Close()

@@ -145,7 +145,8 @@ func (s *Server) controlWebhook(w http.ResponseWriter, r *http.Request) {
 		Account       string
 		URL           string
 		WithHandshake *bool
-	}) (map[string]string, error) {
+	},
+	) (map[string]string, error) {
 		err := error(nil)
 		if in.URL == "" || in.WithHandshake != nil && !*in.WithHandshake {
 			err = s.SetWebhook(in.Account, in.URL)

@@ -157,15 +157,17 @@ GRANT SELECT ON channel_routes, executions TO tuluat_whatsapp_ingest, tuluat_tel
 GRANT SELECT, INSERT ON inbox TO tuluat_whatsapp_ingest, tuluat_telegram_ingest;
 GRANT SELECT, INSERT, UPDATE ON sessions, messages, chats, chat_aliases TO tuluat_whatsapp_ingest, tuluat_telegram_ingest;
 GRANT SELECT, INSERT, UPDATE ON replies TO tuluat_whatsapp_ingest, tuluat_telegram_ingest;
-GRANT SELECT, INSERT ON notices, pairings TO tuluat_whatsapp_ingest, tuluat_telegram_ingest, tuluat_webhook_ingest;
+GRANT SELECT, INSERT ON notices, pairings TO tuluat_whatsapp_ingest, tuluat_telegram_ingest;
 GRANT SELECT, INSERT, UPDATE ON attachments TO tuluat_whatsapp_ingest, tuluat_telegram_ingest;
 GRANT UPDATE (due_at) ON executions TO tuluat_whatsapp_ingest, tuluat_telegram_ingest;
 GRANT SELECT, INSERT, DELETE ON outbox TO tuluat_whatsapp_ingest, tuluat_telegram_ingest;
 GRANT SELECT, INSERT, UPDATE ON polls TO tuluat_telegram_ingest;
 
--- One statement serves every channel, so the webhook names these tables too.
-GRANT SELECT, INSERT, UPDATE ON chats, chat_aliases, attachments TO tuluat_webhook_ingest;
-GRANT INSERT, UPDATE ON messages, replies TO tuluat_webhook_ingest;
+-- Webhooks refuse senders too; the statement that claims a reply is every
+-- channel's, though no hook has a chat or a file.
+GRANT INSERT ON notices TO tuluat_webhook_ingest;
+GRANT SELECT ON attachments, chats TO tuluat_webhook_ingest;
+GRANT UPDATE (paced_until) ON chats TO tuluat_webhook_ingest;
 
 -- Files that a command needs, and those it made.
 GRANT SELECT, INSERT, UPDATE ON attachments TO tuluat_sandbox_exec;
