@@ -28,10 +28,18 @@ type ReceivedStore interface {
 // Acks shows people that they were heard, while their turn is worked. It hears
 // message.received beside agent-step; what it does is best effort, and a lost or
 // repeated event costs or doubles a sign, nothing else.
-type Acks struct{ AcksOptions }
+type Acks struct {
+	AcksOptions
+	stay chan struct{} // who stays for the rest of a turn
+}
+
+// staying is how many requests may stay for a turn at the same time. Replies
+// come by the same way and must not wait behind signs: to the others a sign is
+// shown once.
+const staying = 8
 
 // NewAcks returns Acks.
-func NewAcks(o AcksOptions) *Acks { return &Acks{o} }
+func NewAcks(o AcksOptions) *Acks { return &Acks{AcksOptions: o, stay: make(chan struct{}, staying)} }
 
 // Received shows the sign once, and again while the turn of the message runs.
 func (a *Acks) Received(ctx context.Context, e event.Event) error {
@@ -59,6 +67,14 @@ func (a *Acks) Received(ctx context.Context, e event.Event) error {
 		if err != nil {
 			a.Log.Info("no sign was shown that a message was heard", "session", string(m.Session.ID), "agent", string(m.Session.Agent), "err", err)
 			return nil
+		}
+		if first && !over {
+			select {
+			case a.stay <- struct{}{}:
+				defer func() { <-a.stay }()
+			default:
+				return nil
+			}
 		}
 		if over || !a.wait(ctx, end) {
 			return nil

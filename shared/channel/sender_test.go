@@ -202,3 +202,16 @@ func TestSignsAreShownWhileATurnRuns(t *testing.T) {
 		t.Errorf("a turn without an end: %+v", s)
 	}
 }
+
+// Signs never take the room that replies need.
+func TestFewRequestsStayForATurn(t *testing.T) {
+	h, s := &heard{done: 1 << 30}, &signs{longest: time.Hour}
+	drain := make(chan struct{})
+	a := NewAcks(AcksOptions{Channel: harness.ChannelTelegram, Store: h, Accounts: h, Presence: s, Log: slog.New(slog.DiscardHandler), Drain: drain})
+	for range staying {
+		a.stay <- struct{}{}
+	}
+	if err := a.Received(t.Context(), event.Event{Channel: harness.ChannelTelegram, Payload: event.Payload{Message: "msg_1"}}); err != nil || s.first != 1 || s.more != 0 {
+		t.Errorf("%+v %v", s, err)
+	}
+}
