@@ -75,6 +75,7 @@ const (
 func Main(name string, build Build) {
 	contract := flag.Bool("contract", false, "print the event types this function hears and exit")
 	flag.Parse()
+	tuneMemory(os.Getenv)
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM, os.Interrupt)
 	err := run(ctx, options{name: name, getenv: os.Getenv, logs: os.Stderr, contract: *contract, out: os.Stdout}, build, nil)
 	stop()

@@ -61,23 +61,36 @@ func (p *Publisher) PublishWithin(ctx context.Context, within time.Duration, eve
 	}
 	ctx, cancel := context.WithTimeoutCause(context.WithoutCancel(ctx), within, fmt.Errorf("publish deadline of %s: %w", within, context.DeadlineExceeded))
 	defer cancel()
-	var next, failed atomic.Int64
+	if len(events) == 1 {
+		p.try(ctx, events[0], 1)
+		return
+	}
+	var next atomic.Int64
+	var failed atomic.Bool
 	var posting sync.WaitGroup
 	for range min(atOnce, len(events)) {
 		posting.Go(func() {
-			for failed.Load() == 0 {
+			for !failed.Load() {
 				n := int(next.Add(1)) - 1
 				if n >= len(events) {
 					return
 				}
-				if err := p.post(ctx, p.url, events[n]); err != nil && failed.Add(1) == 1 {
-					e := events[n]
-					p.log.Warn("event not published; the sweep repeats it and those behind it", "event", e.ID, "type", string(e.Type), "session", string(e.Session), "events", len(events), "err", err)
+				if !p.try(ctx, events[n], len(events)) {
+					failed.Store(true)
 				}
 			}
 		})
 	}
 	posting.Wait()
+}
+
+// try posts one event of several.
+func (p *Publisher) try(ctx context.Context, e event.Event, several int) bool {
+	err := p.post(ctx, p.url, e)
+	if err != nil {
+		p.log.Warn("event not published; the sweep repeats it and those behind it", "event", e.ID, "type", string(e.Type), "session", string(e.Session), "events", several, "err", err)
+	}
+	return err == nil
 }
 
 // Broker returns the URL events are published to.

@@ -37,14 +37,14 @@ ON CONFLICT (channel, account, chat) DO UPDATE SET address = EXCLUDED.address, b
 // aliasSQL notes every id of a person under the chat of the first one ever seen.
 const aliasSQL = `
 WITH person AS (
-    SELECT p.n, p.account, p.alias, COALESCE(
-           (SELECT k.chat FROM unnest($2::int[], $4::text[]) WITH ORDINALITY AS o (n, alias, place)
-            JOIN chat_aliases k ON k.channel = $1 AND k.account = p.account AND k.alias = o.alias WHERE o.n = p.n ORDER BY o.place LIMIT 1), p.chat) AS chat
-    FROM unnest($2::int[], $3::text[], $4::text[], $5::text[]) AS p (n, account, alias, chat)
+    SELECT p.n, p.account, p.alias, k.chat AS known, COALESCE(first_value(k.chat) OVER (PARTITION BY p.n ORDER BY k.chat IS NULL, p.place), p.chat) AS chat
+    FROM unnest($2::int[], $3::text[], $4::text[], $5::text[]) WITH ORDINALITY AS p (n, account, alias, chat, place)
+    LEFT JOIN LATERAL ( -- row by row: planned as a join it would read every alias of the account
+        SELECT k.chat FROM chat_aliases k WHERE k.channel = $1 AND k.account = p.account AND k.alias = p.alias LIMIT 1
+    ) k ON true
 )
 INSERT INTO chat_aliases (channel, account, alias, chat)
-SELECT DISTINCT ON (account, alias) $1, account, alias, chat FROM person p
-WHERE NOT EXISTS (SELECT 1 FROM chat_aliases k WHERE k.channel = $1 AND k.account = p.account AND k.alias = p.alias AND k.chat = p.chat)
+SELECT DISTINCT ON (account, alias) $1, account, alias, chat FROM person WHERE known IS DISTINCT FROM chat
 ORDER BY account, alias, n
 ON CONFLICT (channel, account, alias) DO UPDATE SET chat = EXCLUDED.chat`
 

@@ -14,7 +14,7 @@ import (
 
 var lease = postgres.Lease{Owner: "test", For: time.Minute}
 
-func agent(t *testing.T, s *postgres.Store) {
+func agent(t testing.TB, s *postgres.Store) {
 	t.Helper()
 	ctx := context.Background()
 	for _, sql := range []string{

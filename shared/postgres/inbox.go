@@ -18,7 +18,7 @@ import (
 // last turn was BLOCKED or FAILED is open: a new message gives it a new turn.
 // What is between the marks only channels with people on them need.
 const acceptSQL = `
-WITH arrival AS (
+WITH arrival AS MATERIALIZED ( -- texts are taken from here at the end: they are heavy to sort
     SELECT a.n, a.account, a.provider_id, a.channel_user_id, a.text, a.metadata, a.message_id, a.session_id,
            /*people*/COALESCE(k.chat, a.chat)/*plain*/a.chat/*end*/ AS chat, r.agent_name, r.agent_name IS NULL AS unrouted,
            COALESCE(NOT (r.open_to_all OR a.channel_user_id = ANY (r.senders)/*people*/ OR x.other_id = ANY (r.senders)
@@ -30,7 +30,9 @@ WITH arrival AS (
          WITH ORDINALITY AS a (account, provider_id, chat, channel_user_id, text, metadata, message_id, session_id, n)/*people*/
     JOIN unnest($12::text[], $13::text[], $14::timestamptz[], $15::text[], $16::bool[], $17::int[], $18::int[])
          WITH ORDINALITY AS x (other_id, address, sent_at, album, paired, pace_millis, pace_burst, n) USING (n)
-    LEFT JOIN chat_aliases k ON k.channel = $1 AND k.account = a.account AND k.alias = a.chat/*end*/
+    LEFT JOIN LATERAL ( -- row by row: planned as a join it would read every alias of the account
+        SELECT k.chat FROM chat_aliases k WHERE k.channel = $1 AND k.account = a.account AND k.alias = a.chat LIMIT 1
+    ) k ON true/*end*/
     LEFT JOIN channel_routes r ON r.channel = $1 AND r.account = a.account
 ), refused AS (
     INSERT INTO notices (channel, account, provider_id, kind, chat, channel_user_id)
@@ -52,8 +54,11 @@ WITH arrival AS (
     SET address = EXCLUDED.address, last_inbound_at = greatest(c.last_inbound_at, EXCLUDED.last_inbound_at), blocked_at = NULL, blocked_reason = '',
         pace_millis = EXCLUDED.pace_millis, pace_burst = EXCLUDED.pace_burst/*end*/
 ), said AS ( -- the arrivals of one album are said by the first of them
-    SELECT a.*/*people*/, first_value(a.message_id) OVER (PARTITION BY a.account, a.chat, CASE WHEN a.album = '' THEN a.message_id ELSE a.album END ORDER BY a.n) AS said_by/*end*/
-    FROM arrival a JOIN fresh USING (message_id)
+    SELECT a.n, a.account, a.chat, a.agent_name, a.message_id, a.session_id, a.idle_seconds/*people*/, a.album, first_value(a.message_id) OVER together AS said_by,
+           string_agg(a.text, E'\n') FILTER (WHERE a.album <> '' AND NOT a.metadata ? '` + StandIn + `') OVER together AS words/*end*/
+    FROM arrival a JOIN fresh USING (message_id)/*people*/
+    WINDOW together AS (PARTITION BY a.account, a.chat, CASE WHEN a.album = '' THEN a.message_id ELSE a.album END ORDER BY a.n
+                        ROWS BETWEEN UNBOUNDED PRECEDING AND UNBOUNDED FOLLOWING)/*end*/
 ), conversation AS (
     SELECT agent_name, account, chat, count(*) AS messages, max(idle_seconds) AS idle_seconds, min(session_id) AS session_id,
            now()/*people*/ + CASE WHEN bool_and(album <> '') THEN interval '` + albumSettles + `' ELSE interval '0' END/*end*/ AS due_at
@@ -73,18 +78,19 @@ WITH arrival AS (
 ), message AS (
     INSERT INTO messages AS m (message_id, session_id, seq, direction, state, channel_user_id, provider_id, text, metadata/*people*/, album/*end*/)
     SELECT message_id, of_session, seq, 'INBOUND', 'PENDING', channel_user_id, provider_id, /*people*/
-           COALESCE((SELECT string_agg(o.text, E'\n' ORDER BY o.n) FROM numbered o WHERE o.said_by = a.message_id AND NOT o.metadata ? '` + StandIn + `'), text),
-           CASE WHEN EXISTS (SELECT 1 FROM numbered o WHERE o.said_by = a.message_id AND NOT o.metadata ? '` + StandIn + `') THEN metadata - '` + StandIn + `' ELSE metadata END, album
-    FROM numbered a WHERE said_by = message_id
+           COALESCE(words, text), CASE WHEN words IS NULL THEN metadata ELSE metadata - '` + StandIn + `' END, a.album
+    FROM numbered a JOIN arrival USING (message_id) WHERE said_by = message_id
     ON CONFLICT (session_id, album) WHERE album <> '' AND state = 'PENDING' DO UPDATE
     SET text = CASE WHEN m.metadata ? '` + StandIn + `' THEN EXCLUDED.text WHEN EXCLUDED.metadata ? '` + StandIn + `' THEN m.text ELSE m.text || E'\n' || EXCLUDED.text END,
         metadata = CASE WHEN EXCLUDED.metadata ? '` + StandIn + `' THEN m.metadata ELSE m.metadata - '` + StandIn + `' END/*plain*/
            text, metadata
-    FROM numbered/*end*/
-    RETURNING message_id, session_id, seq/*people*/, album/*end*/
+    FROM numbered JOIN arrival USING (message_id)/*end*/
+    /*people*/RETURNING message_id, session_id, seq, album/*end*/
 ), kept AS (
-    SELECT a.n, a.message_id AS arrival_id, m.message_id, m.session_id, m.seq
-    FROM numbered a JOIN message m ON /*people*/m.message_id = a.said_by OR a.album <> '' AND m.session_id = a.of_session AND m.album = a.album/*plain*/m.message_id = a.message_id/*end*/
+    SELECT n, message_id AS arrival_id, message_id, of_session AS session_id, seq, agent_name FROM numbered/*people*/ WHERE album = ''
+    UNION ALL -- the part of an album may have joined a message that waited already
+    SELECT a.n, a.message_id, m.message_id, m.session_id, m.seq, a.agent_name
+    FROM numbered a JOIN message m ON m.session_id = a.of_session AND m.album = a.album WHERE a.album <> '' AND m.album <> ''/*end*/
 ), /*people*/file AS (
     INSERT INTO attachments (attachment_id, session_id, message_id, direction, kind, provider_id, file_name, mime_type, size_bytes, path, state)
     SELECT f.attachment_id, k.session_id, k.message_id, 'INBOUND', f.kind, f.provider_id, f.file_name, f.mime_type, f.size_bytes, f.path, 'OFFERED'
@@ -92,12 +98,12 @@ WITH arrival AS (
          AS f (n, attachment_id, kind, provider_id, file_name, mime_type, size_bytes, path)
     JOIN kept k ON k.n = f.n
 ), /*end*/newest AS (
-    SELECT DISTINCT ON (session_id) session_id, message_id FROM kept ORDER BY session_id, seq DESC
+    SELECT DISTINCT ON (session_id) session_id, message_id, agent_name FROM kept ORDER BY session_id, seq DESC
 ), announced AS (
     INSERT INTO outbox (event_id, event_type, subject, session_id, agent_name, channel, payload, traceparent, due_at)
-    SELECT 'message.received:' || n.message_id, $11, n.session_id, n.session_id, s.agent_name, $1,
+    SELECT 'message.received:' || n.message_id, $11, n.session_id, n.session_id, n.agent_name, $1,
            jsonb_build_object('session', n.session_id, 'message', n.message_id), $10, now() + interval '` + announceAgain + `'
-    FROM newest n JOIN session s USING (session_id)
+    FROM newest n
     ON CONFLICT (event_id) DO NOTHING -- a later part of an album
 )
 SELECT a.n, a.unrouted, a.denied, COALESCE(a.agent_name, ''), COALESCE(m.message_id, ''), COALESCE(m.session_id, ''),

@@ -56,6 +56,9 @@ func Open(dsn harness.Secret, o Options) (*Store, error) {
 	for name, value := range map[string]string{
 		"statement_timeout": statementTimeout, "lock_timeout": "5000",
 		"idle_in_transaction_session_timeout": "20000", "timezone": "UTC", "application_name": "tuluat",
+		// Compiling a statement costs more than any of ours takes: a quarter of a
+		// second where a large request made it look expensive.
+		"jit": "off",
 	} {
 		if _, set := config.ConnConfig.RuntimeParams[name]; !set {
 			config.ConnConfig.RuntimeParams[name] = value
