@@ -8,17 +8,14 @@ import (
 	"encoding/hex"
 	"encoding/json"
 	"fmt"
-	"io"
 	"log/slog"
 	"net"
 	"net/http"
-	"net/http/httptest"
 	"os/exec"
 	"path/filepath"
 	"slices"
 	"strconv"
 	"strings"
-	"sync"
 	"syscall"
 	"time"
 
@@ -41,32 +38,29 @@ func ingest(ctx context.Context, o options, bin string, pg *localpg.Server) ([]F
 	if err := prepareIngest(ctx, pg); err != nil {
 		return nil, err
 	}
-	broker := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		_, _ = io.Copy(io.Discard, r.Body)
-		w.WriteHeader(http.StatusAccepted)
-	}))
+	broker := newSink()
 	defer broker.Close()
 	env := []string{
 		"DATABASE_URL=" + pg.DSN("bench_ingest"), "HOOK_SECRET=" + hookSecret, "BROKER_URL=" + broker.URL, "METRICS_PORT=0",
 		"SERVE=public", "LOG_LEVEL=ERROR",
 	}
-	ours, err := startServer(ctx, filepath.Join(bin, "webhook-ingest"), env)
+	ours, err := startServer(ctx, []string{filepath.Join(bin, "webhook-ingest")}, env)
 	if err != nil {
 		return nil, err
 	}
 	defer ours.stop()
-	bare, err := startServer(ctx, filepath.Join(bin, "baseline"), env)
+	bare, err := startServer(ctx, []string{filepath.Join(bin, "baseline")}, env)
 	if err != nil {
 		return nil, err
 	}
 	defer bare.stop()
 	var rates, tails, ourRates, bareRates, ourTails, bareTails []float64
 	for n := range o.pairs + 1 {
-		a, err := load(ctx, ours.url+hookPath, o.seconds, fmt.Sprint("a", n))
+		a, err := load(ctx, o.seconds, http.StatusAccepted, hookRequests(ours.url+hookPath, fmt.Sprint("a", n)))
 		if err != nil {
 			return nil, fmt.Errorf("webhook-ingest: %w", err)
 		}
-		b, err := load(ctx, bare.url+"/", o.seconds, fmt.Sprint("b", n))
+		b, err := load(ctx, o.seconds, http.StatusAccepted, hookRequests(bare.url+"/", fmt.Sprint("b", n)))
 		if err != nil {
 			return nil, fmt.Errorf("baseline: %w", err)
 		}
@@ -132,13 +126,13 @@ type server struct {
 	cmd *exec.Cmd
 }
 
-func startServer(ctx context.Context, program string, env []string) (*server, error) {
+func startServer(ctx context.Context, program []string, env []string) (*server, error) {
 	address, err := freeAddress()
 	if err != nil {
 		return nil, err
 	}
 	_, port, _ := net.SplitHostPort(address)
-	s := &server{url: "http://" + address, cmd: exec.CommandContext(ctx, program)}
+	s := &server{url: "http://" + address, cmd: exec.CommandContext(ctx, program[0], program[1:]...)}
 	var errors bytes.Buffer
 	s.cmd.Env, s.cmd.Stderr = append(slices.Clone(env), "PORT="+port), &errors
 	if err := s.cmd.Start(); err != nil {
@@ -146,7 +140,7 @@ func startServer(ctx context.Context, program string, env []string) (*server, er
 	}
 	if _, err := untilReady(ctx, s.url+"/readyz", time.Now()); err != nil {
 		s.stop()
-		return nil, fmt.Errorf("%s: %w\n%s", filepath.Base(program), err, errors.String())
+		return nil, fmt.Errorf("%s: %w\n%s", filepath.Base(program[len(program)-1]), err, errors.String())
 	}
 	return s, nil
 }
@@ -156,70 +150,28 @@ func (s *server) stop() {
 	_ = s.cmd.Wait()
 }
 
-type loadResult struct{ rate, p99 float64 }
-
-// load sends signed messages of 50 people over kept connections for d. Any
-// answer but 202 ends the measurement: a fast refusal is no figure.
-func load(ctx context.Context, url string, d time.Duration, run string) (loadResult, error) {
-	client := &http.Client{Transport: &http.Transport{MaxIdleConnsPerHost: connections, DisableCompression: true}}
-	defer client.CloseIdleConnections()
-	var mu sync.Mutex
-	var took []time.Duration
-	var failed error
-	var running sync.WaitGroup
-	began := time.Now()
-	for c := range connections {
-		running.Go(func() {
-			var mine []time.Duration
-			var err error
-			for n := 0; err == nil && time.Since(began) < d; n++ {
-				sent := time.Now()
-				err = post(ctx, client, url, fmt.Sprintf(`{"messageId":"%s-%d-%d","channelUserId":"user-%d","text":"hello %s"}`, run, c, n, (c+n)%50, strings.Repeat("x", 100)))
-				mine = append(mine, time.Since(sent))
-			}
-			mu.Lock()
-			defer mu.Unlock()
-			took = append(took, mine...)
-			if err != nil {
-				failed = err
-			}
-		})
+// hookRequests are signed messages of 50 people.
+func hookRequests(url, run string) asker {
+	return func(c, n int) (*http.Request, error) {
+		return hookRequest(url, fmt.Sprintf(`{"messageId":"%s-%d-%d","channelUserId":"user-%d","text":"hello %s"}`, run, c, n, (c+n)%50, strings.Repeat("x", 100)))
 	}
-	running.Wait()
-	elapsed := time.Since(began)
-	if failed != nil {
-		return loadResult{}, failed
-	}
-	slices.Sort(took)
-	return loadResult{rate: float64(len(took)) / elapsed.Seconds(), p99: milliseconds(at(took, 0.99))}, nil
 }
 
-func post(ctx context.Context, client *http.Client, url, body string) error {
-	request, err := http.NewRequestWithContext(ctx, http.MethodPost, url, strings.NewReader(body))
+func hookRequest(url, body string) (*http.Request, error) {
+	request, err := http.NewRequest(http.MethodPost, url, strings.NewReader(body))
 	if err != nil {
-		return err
+		return nil, err
 	}
-	sign(request, body)
-	response, err := client.Do(request)
-	if err != nil {
-		return err
-	}
-	defer response.Body.Close()
-	answer, err := io.ReadAll(response.Body)
-	if err != nil {
-		return err
-	}
-	if response.StatusCode != http.StatusAccepted {
-		return fmt.Errorf("status %d: %s", response.StatusCode, answer)
-	}
-	return nil
-}
-
-func sign(r *http.Request, signed string) {
 	timestamp := strconv.FormatInt(time.Now().Unix(), 10)
-	mac := hmac.New(sha256.New, []byte(hookSecret))
-	mac.Write([]byte(timestamp + "." + signed))
-	r.Header.Set("X-Tuluat-Timestamp", timestamp)
-	r.Header.Set("X-Tuluat-Signature", "v1="+hex.EncodeToString(mac.Sum(nil)))
-	r.Header.Set("Content-Type", "application/json")
+	request.Header.Set("X-Tuluat-Timestamp", timestamp)
+	request.Header.Set("X-Tuluat-Signature", "v1="+signature(hookSecret, timestamp+"."+body))
+	request.Header.Set("Content-Type", "application/json")
+	return request, nil
+}
+
+// signature is the hex HMAC-SHA256 of text.
+func signature(secret, text string) string {
+	mac := hmac.New(sha256.New, []byte(secret))
+	mac.Write([]byte(text))
+	return hex.EncodeToString(mac.Sum(nil))
 }

@@ -177,7 +177,7 @@ func (w *world) cluster(bin, dir string, pg *localpg.Server, receiver, model str
 		ConfigMap: func(string) (string, bool) { return agents, true },
 		Env: func(*manifest.Service) map[string]string {
 			return map[string]string{
-				"HOOK_SECRET": hookSecret, "CALLBACK_ALLOW_PRIVATE": "true", "LOG_LEVEL": "WARN", "SANDBOX_DRIVER": "local",
+				"HOOK_SECRET": hookSecret, "SECRETS": "environment", "CALLBACK_ALLOW_PRIVATE": "true", "LOG_LEVEL": "WARN", "SANDBOX_DRIVER": "local",
 				"SANDBOX_LOCAL_DIR": sandboxes, "SANDBOX_LOCAL_RUNNER": filepath.Join(bin, "runner"),
 			}
 		},
@@ -219,7 +219,11 @@ func (w *world) turn(ctx context.Context, text string) (time.Duration, error) {
 		return 0, err
 	}
 	began := time.Now()
-	if err := post(ctx, &w.client, w.url, string(body)); err != nil {
+	request, err := hookRequest(w.url, string(body))
+	if err != nil {
+		return 0, err
+	}
+	if err := send(ctx, &w.client, request, http.StatusAccepted); err != nil {
 		return 0, err
 	}
 	select {

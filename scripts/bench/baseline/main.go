@@ -1,5 +1,5 @@
-// Command baseline is the barest handler that webhook-ingest is measured
-// against: HMAC over timestamp and body, one INSERT, 202.
+// Command baseline is the barest handler that the ingest functions are measured
+// against: HMAC, one INSERT of the body, 202 or 200. It parses nothing.
 package main
 
 import (
@@ -28,18 +28,29 @@ func main() {
 	if err != nil {
 		log.Fatal(err)
 	}
-	secret := []byte(os.Getenv("HOOK_SECRET"))
 	http.HandleFunc("GET /readyz", func(http.ResponseWriter, *http.Request) {})
-	http.HandleFunc("POST /", func(w http.ResponseWriter, r *http.Request) {
+	http.HandleFunc("POST /", handler(pool, http.StatusAccepted, os.Getenv("HOOK_SECRET"), "v1=", "X-Tuluat-Signature", func(r *http.Request) string {
+		return r.Header.Get("X-Tuluat-Timestamp") + "."
+	}))
+	http.HandleFunc("POST /whatsapp", handler(pool, http.StatusOK, os.Getenv("WHATSAPP_APP_SECRET"), "sha256=", "X-Hub-Signature-256", func(*http.Request) string {
+		return ""
+	}))
+	log.Fatal(http.ListenAndServe("127.0.0.1:"+os.Getenv("PORT"), nil))
+}
+
+// handler checks the signature over before(r) and the body, stores the body and
+// answers status.
+func handler(pool *pgxpool.Pool, status int, secret, scheme, header string, before func(*http.Request) string) http.HandlerFunc {
+	return func(w http.ResponseWriter, r *http.Request) {
 		body, err := io.ReadAll(http.MaxBytesReader(w, r.Body, 1<<20))
 		if err != nil {
 			w.WriteHeader(http.StatusBadRequest)
 			return
 		}
-		mac := hmac.New(sha256.New, secret)
-		mac.Write([]byte(r.Header.Get("X-Tuluat-Timestamp") + "."))
+		mac := hmac.New(sha256.New, []byte(secret))
+		mac.Write([]byte(before(r)))
 		mac.Write(body)
-		if !hmac.Equal([]byte("v1="+hex.EncodeToString(mac.Sum(nil))), []byte(r.Header.Get("X-Tuluat-Signature"))) {
+		if !hmac.Equal([]byte(scheme+hex.EncodeToString(mac.Sum(nil))), []byte(r.Header.Get(header))) {
 			w.WriteHeader(http.StatusUnauthorized)
 			return
 		}
@@ -47,7 +58,6 @@ func main() {
 			w.WriteHeader(http.StatusServiceUnavailable)
 			return
 		}
-		w.WriteHeader(http.StatusAccepted)
-	})
-	log.Fatal(http.ListenAndServe("127.0.0.1:"+os.Getenv("PORT"), nil))
+		w.WriteHeader(status)
+	}
 }
