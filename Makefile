@@ -44,7 +44,7 @@ test: ## run the tests with the race detector on a real Postgres; PKG= and ARGS=
 .PHONY: system
 system: ## run the long journeys: every function, killed and cut off at random (tag system)
 	@scripts/setup.sh test
-	@go test -tags local,system -timeout 60m -v ./scripts/system/... $(ARGS)
+	@go test -count=1 -tags local,system -timeout 60m -v ./scripts/system/... $(ARGS)
 
 .PHONY: bench
 bench: ## measure ingest, overhead per message, SQL round trips and start times

@@ -31,14 +31,14 @@ func BenchmarkIngest(b *testing.B) {
 	w := newWorld(b)
 	w.hook("hook", harness.ChannelSpec{})
 	p := w.start("public", map[string]string{"LOG_LEVEL": "ERROR"})
-	drive(b, w, p.url+hooksPath+"hook")
+	drive(b, w, p.URL+hooksPath+"hook")
 }
 
 // BenchmarkBare is what it is measured against: HMAC and one INSERT.
 func BenchmarkBare(b *testing.B) {
 	w := newWorld(b)
-	w.exec(`CREATE TABLE bare (id text PRIMARY KEY, body bytea NOT NULL)`)
-	config, err := pgxpool.ParseConfig(w.dsn.Reveal())
+	w.Exec(`CREATE TABLE bare (id text PRIMARY KEY, body bytea NOT NULL)`)
+	config, err := pgxpool.ParseConfig(w.DSN.Reveal())
 	if err != nil {
 		b.Fatal(err)
 	}
@@ -86,7 +86,7 @@ func drive(b *testing.B, w *world, url string) {
 			for n := range next {
 				body := fmt.Sprintf(`{"messageId":"m-%d","channelUserId":"user-%d","text":"run: echo %s","metadata":{"n":%d}}`, n, n%50, strings.Repeat("x", 100), n)
 				began := time.Now()
-				response, err := w.client.Do(signed(http.MethodPost, url, body, secret, began))
+				response, err := w.Client.Do(signed(http.MethodPost, url, body, secret, began))
 				if err != nil {
 					b.Error(err)
 					continue
@@ -130,13 +130,13 @@ func processTime() time.Duration {
 
 // serverTime is that of this database's connections, where /proc shows it.
 func (w *world) serverTime() time.Duration {
-	rows, err := w.store.Pool().Query(context.Background(), `SELECT pid FROM pg_stat_activity WHERE datname = current_database()`)
+	rows, err := w.Store.Pool().Query(context.Background(), `SELECT pid FROM pg_stat_activity WHERE datname = current_database()`)
 	if err != nil {
-		w.t.Fatal(err)
+		w.T.Fatal(err)
 	}
 	pids, err := pgx.CollectRows(rows, pgx.RowTo[int])
 	if err != nil {
-		w.t.Fatal(err)
+		w.T.Fatal(err)
 	}
 	var sum time.Duration
 	for _, pid := range pids {

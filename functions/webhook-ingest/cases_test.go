@@ -59,14 +59,14 @@ func TestCases(t *testing.T) {
 			w.hook(hook, harness.ChannelSpec{})
 			var got []answer
 			for range max(request.Repeat, 1) {
-				r := signed(http.MethodPost, p.url+hooksPath+hook, string(body), secret, time.Now())
+				r := signed(http.MethodPost, p.URL+hooksPath+hook, string(body), secret, time.Now())
 				if request.Sign == "none" {
 					r.Header.Del("X-Tuluat-Timestamp")
 					r.Header.Del("X-Tuluat-Signature")
 				}
 				got = append(got, p.do(r))
 			}
-			wakes := len(w.broker.take())
+			wakes := len(w.Broker.Take())
 			var problems []string
 			for _, outcome := range append([]caseOutcome{want}, want.AlsoOK...) {
 				problem := w.compare(outcome, hook, got, wakes)
@@ -94,14 +94,14 @@ func readJSON(t *testing.T, path string, v any) {
 // compare returns what differs from outcome, nothing if nothing does.
 func (w *world) compare(want caseOutcome, hook string, got []answer, wakes int) string {
 	for _, a := range got {
-		if a.status != want.Status && (want.Status != http.StatusOK || a.status/100 != 2) {
-			return http.StatusText(a.status) + ": " + a.body
+		if a.Status != want.Status && (want.Status != http.StatusOK || a.Status/100 != 2) {
+			return http.StatusText(a.Status) + ": " + a.Body
 		}
-		if want.BodyExcludes != "" && strings.Contains(a.body, want.BodyExcludes) {
-			return "the answer repeats the input: " + a.body
+		if want.BodyExcludes != "" && strings.Contains(a.Body, want.BodyExcludes) {
+			return "the answer repeats the input: " + a.Body
 		}
 	}
-	rows, err := w.store.Pool().Query(context.Background(), `SELECT s.channel, m.channel_user_id, m.text, m.metadata
+	rows, err := w.Store.Pool().Query(context.Background(), `SELECT s.channel, m.channel_user_id, m.text, m.metadata
 		FROM messages m JOIN sessions s USING (session_id) WHERE s.account = $1 ORDER BY m.seq`, hook)
 	if err != nil {
 		return err.Error()

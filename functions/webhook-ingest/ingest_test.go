@@ -19,29 +19,29 @@ func TestMessageIsCommittedAndAnnounced(t *testing.T) {
 	w.hook("hook", harness.ChannelSpec{IdleTTL: time.Hour})
 	p := w.start("public", nil)
 	const trace = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
-	request := signed(http.MethodPost, p.url+hooksPath+"hook", `{"messageId":"1","channelUserId":"u","chat":"room","text":"hi"}`, secret, time.Now())
+	request := signed(http.MethodPost, p.URL+hooksPath+"hook", `{"messageId":"1","channelUserId":"u","chat":"room","text":"hi"}`, secret, time.Now())
 	request.Header.Set("Traceparent", trace)
 	a := p.do(request)
-	if a.status != http.StatusAccepted || a.Session == "" || a.Message == "" || a.Dup || a.header.Get("Content-Type") != "application/json" {
-		t.Fatalf("%d %s", a.status, a.body)
+	if a.Status != http.StatusAccepted || a.Session == "" || a.Message == "" || a.Dup || a.Header.Get("Content-Type") != "application/json" {
+		t.Fatalf("%d %s", a.Status, a.Body)
 	}
-	heard := w.broker.take()
+	heard := w.Broker.Take()
 	if len(heard) != 1 || heard[0].Get("Ce-Id") != "message.received:"+string(a.Message) || heard[0].Get("Ce-Tuluatsession") != string(a.Session) || heard[0].Get("Ce-Traceparent") != trace {
 		t.Fatalf("published %v", heard)
 	}
-	if got := w.query(`SELECT concat_ws(' ', s.chat, s.traceparent, m.provider_id, o.subject = s.session_id) FROM sessions s JOIN messages m USING (session_id) JOIN outbox o USING (session_id)`); got != "room "+trace+" 1 t" {
+	if got := w.Query(`SELECT concat_ws(' ', s.chat, s.traceparent, m.provider_id, o.subject = s.session_id) FROM sessions s JOIN messages m USING (session_id) JOIN outbox o USING (session_id)`); got != "room "+trace+" 1 t" {
 		t.Fatalf("stored %s", got)
 	}
-	again := p.do(signed(http.MethodPost, p.url+hooksPath+"hook", `{"messageId":"1","channelUserId":"u","chat":"room","text":"hi"}`, secret, time.Now()))
-	if again.status != http.StatusAccepted || !again.Dup || again.Message != a.Message || again.Session != a.Session {
-		t.Fatalf("the repeat got %d %s", again.status, again.body)
+	again := p.do(signed(http.MethodPost, p.URL+hooksPath+"hook", `{"messageId":"1","channelUserId":"u","chat":"room","text":"hi"}`, secret, time.Now()))
+	if again.Status != http.StatusAccepted || !again.Dup || again.Message != a.Message || again.Session != a.Session {
+		t.Fatalf("the repeat got %d %s", again.Status, again.Body)
 	}
-	if heard := w.broker.take(); len(heard) != 0 {
+	if heard := w.Broker.Take(); len(heard) != 0 {
 		t.Fatalf("the repeat was announced: %v", heard)
 	}
-	w.broker.status = http.StatusServiceUnavailable
-	if a := p.say("hook", "u", "2", "without a broker"); a.status != http.StatusAccepted {
-		t.Fatalf("without a broker: %d %s", a.status, a.body)
+	w.Broker.Fail(http.StatusServiceUnavailable)
+	if a := p.say("hook", "u", "2", "without a broker"); a.Status != http.StatusAccepted {
+		t.Fatalf("without a broker: %d %s", a.Status, a.Body)
 	}
 }
 
@@ -54,7 +54,7 @@ func TestBadInput(t *testing.T) {
 	p := w.start("public", nil)
 	good := `{"messageId":"%s","channelUserId":"u","text":"MARK"}`
 	now := time.Now
-	base := p.url + hooksPath
+	base := p.URL + hooksPath
 	body := func(fields string) *http.Request {
 		return signed(http.MethodPost, base+"hook", `{"messageId":"x","channelUserId":"u","text":"MARK",`+fields+`}`, secret, now())
 	}
@@ -123,24 +123,24 @@ func TestBadInput(t *testing.T) {
 				Title, Detail string
 				Status        int
 			}
-			if err := json.Unmarshal([]byte(a.body), &problem); err != nil || a.header.Get("Content-Type") != "application/problem+json" {
-				t.Fatalf("not a problem: %d %s", a.status, a.body)
+			if err := json.Unmarshal([]byte(a.Body), &problem); err != nil || a.Header.Get("Content-Type") != "application/problem+json" {
+				t.Fatalf("not a problem: %d %s", a.Status, a.Body)
 			}
-			if a.status != c.status || problem.Status != c.status || !strings.Contains(problem.Detail, c.detail) {
-				t.Errorf("got %d %s, want %d %q", a.status, a.body, c.status, c.detail)
+			if a.Status != c.status || problem.Status != c.status || !strings.Contains(problem.Detail, c.detail) {
+				t.Errorf("got %d %s, want %d %q", a.Status, a.Body, c.status, c.detail)
 			}
-			if strings.Contains(a.body, "MARK") {
-				t.Errorf("the answer repeats the input: %s", a.body)
+			if strings.Contains(a.Body, "MARK") {
+				t.Errorf("the answer repeats the input: %s", a.Body)
 			}
 			if took := time.Since(began); took > 5*time.Second {
 				t.Errorf("took %s", took)
 			}
 		})
 	}
-	if n := w.query(`SELECT count(*)::text FROM messages`); n != "0" {
+	if n := w.Query(`SELECT count(*)::text FROM messages`); n != "0" {
 		t.Errorf("%s messages stored", n)
 	}
-	if logs := w.logs.String(); strings.Contains(logs, "MARK") {
+	if logs := w.Logs.String(); strings.Contains(logs, "MARK") {
 		t.Errorf("the input is in the logs:\n%s", logs)
 	}
 }
@@ -157,10 +157,10 @@ func TestWhatIsStored(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			w.hook(name, harness.ChannelSpec{})
-			if a := p.post(url.PathEscape(name), c.body); a.status != http.StatusAccepted {
-				t.Fatalf("%d %s", a.status, a.body)
+			if a := p.post(url.PathEscape(name), c.body); a.Status != http.StatusAccepted {
+				t.Fatalf("%d %s", a.Status, a.Body)
 			}
-			if got := w.query(`SELECT concat_ws(' ', m.provider_id, m.channel_user_id, s.chat, m.text, m.metadata) FROM messages m JOIN sessions s USING (session_id) WHERE s.account = $1`, name); got != c.want {
+			if got := w.Query(`SELECT concat_ws(' ', m.provider_id, m.channel_user_id, s.chat, m.text, m.metadata) FROM messages m JOIN sessions s USING (session_id) WHERE s.account = $1`, name); got != c.want {
 				t.Errorf("stored %q, want %q", got, c.want)
 			}
 		})
@@ -174,19 +174,19 @@ func TestFieldMapping(t *testing.T) {
 	}})
 	p := w.start("public", nil)
 	a := p.post("hook", `{"messageId":"ignored","event":{"id":"e1","room id":"r","people":[{"role":"bot","name":"b"},{"role":"author","name":"ann"}],"parts":[{"text":"hello"}],"extra":{"n":12345678901234567890}}}`)
-	if a.status != http.StatusAccepted {
-		t.Fatalf("%d %s", a.status, a.body)
+	if a.Status != http.StatusAccepted {
+		t.Fatalf("%d %s", a.Status, a.Body)
 	}
-	if got := w.query(`SELECT concat_ws(' ', m.provider_id, m.channel_user_id, s.chat, m.text, m.metadata) FROM messages m JOIN sessions s USING (session_id)`); got != `e1 ann r hello {"n": 12345678901234567890}` {
+	if got := w.Query(`SELECT concat_ws(' ', m.provider_id, m.channel_user_id, s.chat, m.text, m.metadata) FROM messages m JOIN sessions s USING (session_id)`); got != `e1 ann r hello {"n": 12345678901234567890}` {
 		t.Errorf("stored %s", got)
 	}
 	a = p.post("hook", `{"event":{"id":"e2","people":[{"role":"author","name":"ann"},{"role":"author","name":"bob"}],"parts":[{"text":"hello"}]}}`)
-	if a.status != http.StatusBadRequest || !strings.Contains(a.body, "channelUserId is found more than once") {
-		t.Errorf("two authors: %d %s", a.status, a.body)
+	if a.Status != http.StatusBadRequest || !strings.Contains(a.Body, "channelUserId is found more than once") {
+		t.Errorf("two authors: %d %s", a.Status, a.Body)
 	}
 	a = p.post("hook", `{"event":{"id":"e3","parts":[]}}`)
-	if a.status != http.StatusBadRequest || !strings.Contains(a.body, "channelUserId must be a string") {
-		t.Errorf("no author: %d %s", a.status, a.body)
+	if a.Status != http.StatusBadRequest || !strings.Contains(a.Body, "channelUserId must be a string") {
+		t.Errorf("no author: %d %s", a.Status, a.Body)
 	}
 }
 
@@ -196,7 +196,7 @@ func TestIdempotencyKeyStandsForTheMessageID(t *testing.T) {
 	p := w.start("public", nil)
 	var got []answer
 	for _, body := range []string{`{"messageId":"1","channelUserId":"u","text":"hi"}`, `{"messageId":"2","channelUserId":"u","text":"hi"}`, `{"channelUserId":"u","text":"hi"}`} {
-		got = append(got, p.do(keyed(p.url+hooksPath+"hook", body, "key", "key")))
+		got = append(got, p.do(keyed(p.URL+hooksPath+"hook", body, "key", "key")))
 	}
 	if got[0].Dup || !got[1].Dup || !got[2].Dup || got[2].Message != got[0].Message {
 		t.Errorf("answers %v", got)
@@ -219,7 +219,7 @@ func TestCapturedRequestsAreNoNewMessages(t *testing.T) {
 	w := newWorld(t)
 	w.hook("hook", harness.ChannelSpec{})
 	p := w.start("public", nil)
-	url, body := p.url+hooksPath+"hook", `{"messageId":"1","channelUserId":"u","text":"hi"}`
+	url, body := p.URL+hooksPath+"hook", `{"messageId":"1","channelUserId":"u","text":"hi"}`
 	another := signed(http.MethodPost, url, body, secret, time.Now())
 	another.Header.Set("Idempotency-Key", "another")
 	reply := signed(http.MethodPost, url, body, secret, time.Now())
@@ -231,8 +231,8 @@ func TestCapturedRequestsAreNoNewMessages(t *testing.T) {
 		"a key that was not signed": another, "another key than the signed one": keyed(url, body, "another", "key"),
 		"a reply": reply, "a reply with a key": replyWithKey,
 	} {
-		if a := p.do(r); a.status != http.StatusUnauthorized {
-			t.Errorf("%s: status %d", name, a.status)
+		if a := p.do(r); a.Status != http.StatusUnauthorized {
+			t.Errorf("%s: status %d", name, a.Status)
 		}
 	}
 }
@@ -243,8 +243,8 @@ func TestRotatedSecrets(t *testing.T) {
 	p := w.start("public", map[string]string{secretName: "new-secret-value, " + secret})
 	for key, want := range map[string]int{"new-secret-value": 202, secret: 202, "new-secret-value, " + secret: 401, "": 401} {
 		body := fmt.Sprintf(`{"messageId":"%d","channelUserId":"u","text":"hi"}`, len(key))
-		if a := p.do(signed(http.MethodPost, p.url+hooksPath+"hook", body, key, time.Now())); a.status != want {
-			t.Errorf("a key of %d bytes: %d, want %d", len(key), a.status, want)
+		if a := p.do(signed(http.MethodPost, p.URL+hooksPath+"hook", body, key, time.Now())); a.Status != want {
+			t.Errorf("a key of %d bytes: %d, want %d", len(key), a.Status, want)
 		}
 	}
 }
@@ -264,14 +264,14 @@ func TestManyAtOnce(t *testing.T) {
 		for n := range each {
 			running.Go(func() {
 				a := p.say("hook", fmt.Sprint("u", person), fmt.Sprint("m", person, "-", n/2), "hi") // every one twice
-				if a.status != http.StatusAccepted || a.Message == "" || a.Session == "" {
-					t.Errorf("%d %s", a.status, a.body)
+				if a.Status != http.StatusAccepted || a.Message == "" || a.Session == "" {
+					t.Errorf("%d %s", a.Status, a.Body)
 				}
 				mu.Lock()
 				ids[a.Message]++
 				mu.Unlock()
-				if a := p.say("closed", "mallory", fmt.Sprint(person, n), "hi"); a.status != http.StatusForbidden {
-					t.Errorf("%d %s", a.status, a.body)
+				if a := p.say("closed", "mallory", fmt.Sprint(person, n), "hi"); a.Status != http.StatusForbidden {
+					t.Errorf("%d %s", a.Status, a.Body)
 				}
 			})
 		}
@@ -285,7 +285,7 @@ func TestManyAtOnce(t *testing.T) {
 			t.Errorf("message %s was answered %d times", id, n)
 		}
 	}
-	if got := w.query(`SELECT count(*) || ' ' || count(DISTINCT session_id) || ' ' || max(seq) FROM messages`); got != "100 10 10" {
+	if got := w.Query(`SELECT count(*) || ' ' || count(DISTINCT session_id) || ' ' || max(seq) FROM messages`); got != "100 10 10" {
 		t.Errorf("messages, sessions, last number: %s", got)
 	}
 }

@@ -107,25 +107,25 @@ func (r *receiver) texts() string {
 // turn lets the agent answer the session's next message with parts, through the
 // store as a step does, and returns the announcement.
 func (w *world) turn(session harness.SessionID, end bool, parts ...string) event.Event {
-	w.t.Helper()
+	w.T.Helper()
 	ctx := context.Background()
-	claim, err := w.store.ClaimSession(ctx, session, postgres.Lease{Owner: "agent", For: time.Minute})
+	claim, err := w.Store.ClaimSession(ctx, session, postgres.Lease{Owner: "agent", For: time.Minute})
 	if err != nil {
-		w.t.Fatal(err)
+		w.T.Fatal(err)
 	}
-	events, err := w.store.CommitStep(ctx, postgres.StepCommit{
+	events, err := w.Store.CommitStep(ctx, postgres.StepCommit{
 		Claim: claim, State: harness.SessionIdle, Start: true, Reply: parts, End: end,
 		Step: &postgres.NewStep{ID: harness.NewStepID(time.Now()), Text: strings.Join(parts, "")},
 	})
 	if err != nil {
-		w.t.Fatal(err)
+		w.T.Fatal(err)
 	}
 	for _, e := range events {
 		if e.Type == event.MessageReply {
 			return e
 		}
 	}
-	w.t.Fatalf("no reply among %v", events)
+	w.T.Fatalf("no reply among %v", events)
 	return event.Event{}
 }
 
@@ -140,19 +140,19 @@ func talk(t *testing.T, callback string, env map[string]string, parts ...string)
 }
 
 func (w *world) states() string {
-	return w.query(`SELECT string_agg(concat_ws('/', text, state, attempts), ' ' ORDER BY session_id, seq, part) FROM replies`)
+	return w.Query(`SELECT string_agg(concat_ws('/', text, state, attempts), ' ' ORDER BY session_id, seq, part) FROM replies`)
 }
 
 // now makes what waits due, as time would.
 func (w *world) now() {
-	w.exec(`UPDATE replies SET due_at = now() - interval '1 second', lease_until = lease_until - interval '1 hour'`)
+	w.Exec(`UPDATE replies SET due_at = now() - interval '1 second', lease_until = lease_until - interval '1 hour'`)
 }
 
 func TestRepliesGoOutOnceAndInOrder(t *testing.T) {
 	r := newReceiver(t)
 	r.answer = func(w http.ResponseWriter, p post, _ int) { w.Header().Set("X-Tuluat-Message-Id", "theirs-"+p.Text) }
 	p, e := talk(t, r.server.URL+"/in?tenant=1", nil, "one", "two", "three")
-	p.deliver(e)
+	p.DeliverTwice(e)
 	if got := r.texts(); got != "one two three" {
 		t.Fatalf("received %s", got)
 	}
@@ -160,10 +160,10 @@ func TestRepliesGoOutOnceAndInOrder(t *testing.T) {
 	if first.Parts != 3 || first.Part != 1 || first.InReplyTo != "m1" || first.ChannelUserID != "ann" || first.Chat != "ann" || first.Session != string(e.Session) {
 		t.Errorf("the body is %+v", first)
 	}
-	if got := p.query(`SELECT string_agg(state || provider_id, ' ' ORDER BY part) FROM replies`); got != "SENTtheirs-one SENTtheirs-two SENTtheirs-three" {
+	if got := p.Query(`SELECT string_agg(state || provider_id, ' ' ORDER BY part) FROM replies`); got != "SENTtheirs-one SENTtheirs-two SENTtheirs-three" {
 		t.Errorf("stored %s", got)
 	}
-	if n := p.query(`SELECT count(*)::text FROM outbox WHERE event_type = $1`, event.MessageReply); n != "0" {
+	if n := p.Query(`SELECT count(*)::text FROM outbox WHERE event_type = $1`, event.MessageReply); n != "0" {
 		t.Errorf("%s announcements left after they were heard", n)
 	}
 	if r.asked != 0 {
@@ -182,7 +182,7 @@ func TestTwoSendersKeepTheOrder(t *testing.T) {
 	var running sync.WaitGroup
 	for n := range 8 {
 		to := []*process{p, other}[n%2]
-		running.Go(func() { to.deliver(e) })
+		running.Go(func() { to.DeliverTwice(e) })
 	}
 	running.Wait()
 	if got := r.texts(); got != strings.Join(parts, " ") {
@@ -195,17 +195,17 @@ func TestTwoSendersKeepTheOrder(t *testing.T) {
 func TestCrashAfterThePostIsSettledByEvidence(t *testing.T) {
 	r := newReceiver(t)
 	p, e := talk(t, r.server.URL, nil, "once", "next")
-	claim, err := p.store.ClaimReply(context.Background(), e.Session, postgres.ReplyLease{Lease: postgres.Lease{Owner: "crashed", For: time.Minute}, Begins: true})
+	claim, err := p.Store.ClaimReply(context.Background(), e.Session, postgres.ReplyLease{Lease: postgres.Lease{Owner: "crashed", For: time.Minute}, Begins: true})
 	if err != nil {
 		t.Fatal(err)
 	}
 	r.posts = append(r.posts, post{MessageID: string(claim.ID), Text: claim.Text}) // its POST arrived
-	p.deliver(e)
+	p.DeliverTwice(e)
 	if got := r.texts(); got != "once" {
 		t.Fatalf("sent %s under another's lease", got)
 	}
 	p.now()
-	p.deliver(e)
+	p.DeliverTwice(e)
 	if got := r.texts(); got != "once next" || r.asked != 1 {
 		t.Errorf("received %s after %d questions", got, r.asked)
 	}
@@ -213,7 +213,7 @@ func TestCrashAfterThePostIsSettledByEvidence(t *testing.T) {
 		t.Errorf("states %s", got)
 	}
 	// The crashed one wakes up and must not write.
-	if _, err := p.store.MarkReply(context.Background(), claim, postgres.ReplyOutcome{State: harness.ReplyFailed}, nil); !errors.Is(err, postgres.ErrLeaseLost) {
+	if _, err := p.Store.MarkReply(context.Background(), claim, postgres.ReplyOutcome{State: harness.ReplyFailed}, nil); !errors.Is(err, postgres.ErrLeaseLost) {
 		t.Errorf("a mark under a lost lease: %v", err)
 	}
 }
@@ -232,11 +232,11 @@ func TestCrashBeforeThePost(t *testing.T) {
 			r := newReceiver(t)
 			r.knows = func(string) int { return c.evidence }
 			p, e := talk(t, r.server.URL, nil, "late")
-			if _, err := p.store.ClaimReply(context.Background(), e.Session, postgres.ReplyLease{Lease: postgres.Lease{Owner: "crashed", For: time.Minute}, Begins: true}); err != nil {
+			if _, err := p.Store.ClaimReply(context.Background(), e.Session, postgres.ReplyLease{Lease: postgres.Lease{Owner: "crashed", For: time.Minute}, Begins: true}); err != nil {
 				t.Fatal(err)
 			}
 			p.now()
-			p.deliver(e)
+			p.DeliverTwice(e)
 			if got := r.texts(); got != c.want || r.asked != 1 {
 				t.Errorf("received %q after %d questions", got, r.asked)
 			}
@@ -279,20 +279,20 @@ func TestAnswersOfTheReceiver(t *testing.T) {
 			r := newReceiver(t)
 			r.answer = c.answer
 			p, e := talk(t, r.server.URL, nil, "a", "b")
-			if a := p.do(cloudEvent(t, p.url+"/events", e)); a.status != http.StatusAccepted {
-				t.Fatalf("delivery: %d", a.status)
+			if a := p.Deliver(e); a.Status != http.StatusAccepted {
+				t.Fatalf("delivery: %d", a.Status)
 			}
 			if got := p.states(); got != c.state {
 				t.Errorf("states %s, want %s", got, c.state)
 			}
-			if reason := p.query(`SELECT reason FROM replies WHERE part = 1`); !strings.Contains(reason, c.reason) {
+			if reason := p.Query(`SELECT reason FROM replies WHERE part = 1`); !strings.Contains(reason, c.reason) {
 				t.Errorf("reason %q", reason)
 			}
 			if c.max == 0 {
 				return
 			}
 			var wait time.Duration
-			if err := p.store.Pool().QueryRow(context.Background(), `SELECT due_at - now() FROM replies WHERE part = 1`).Scan(&wait); err != nil || wait < c.min || wait > c.max {
+			if err := p.Store.Pool().QueryRow(context.Background(), `SELECT due_at - now() FROM replies WHERE part = 1`).Scan(&wait); err != nil || wait < c.min || wait > c.max {
 				t.Errorf("waits %s, want %s to %s, %v", wait, c.min, c.max, err)
 			}
 		})
@@ -309,12 +309,12 @@ func TestABreakOfAUsedConnectionIsNotSentAgainUnasked(t *testing.T) {
 		}
 	}
 	p, e := talk(t, r.server.URL, nil, "one", "two", "three")
-	p.deliver(e)
+	p.DeliverTwice(e)
 	if got := r.texts(); got != "one two" {
 		t.Fatalf("received %s", got)
 	}
 	p.now()
-	p.deliver(e)
+	p.DeliverTwice(e)
 	if got := r.texts(); got != "one two three" || r.asked != 1 {
 		t.Errorf("received %s after %d questions", got, r.asked)
 	}
@@ -332,13 +332,13 @@ func TestARetryHoldsTheOrderUntilItFails(t *testing.T) {
 	}
 	r.knows = func(string) int { return http.StatusNotFound }
 	p, e := talk(t, r.server.URL, nil, "bad", "good")
-	p.deliver(e)
-	for tries := 0; p.query(`SELECT count(*)::text FROM replies WHERE state = 'SENT'`) == "0"; tries++ {
+	p.DeliverTwice(e)
+	for tries := 0; p.Query(`SELECT count(*)::text FROM replies WHERE state = 'SENT'`) == "0"; tries++ {
 		if tries == 30 {
 			t.Fatalf("after 30 sweeps: %s", p.states())
 		}
 		p.now()
-		due, err := p.store.RepliesDue(context.Background(), 10)
+		due, err := p.Store.RepliesDue(context.Background(), 10)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -346,8 +346,8 @@ func TestARetryHoldsTheOrderUntilItFails(t *testing.T) {
 			if again.ID != e.ID || again.Channel != harness.ChannelWebhook || !reflect.DeepEqual(again.Payload, e.Payload) {
 				t.Fatalf("the sweep would say %+v, the first was %+v", again, e)
 			}
-			if a := p.do(cloudEvent(t, p.url+"/events", again)); a.status != http.StatusAccepted {
-				t.Fatalf("delivery: %d", a.status)
+			if a := p.Deliver(again); a.Status != http.StatusAccepted {
+				t.Fatalf("delivery: %d", a.Status)
 			}
 		}
 	}
@@ -357,15 +357,15 @@ func TestARetryHoldsTheOrderUntilItFails(t *testing.T) {
 	if got := p.states(); got != "bad/FAILED/20 good/SENT/1" {
 		t.Errorf("states %s", got)
 	}
-	if reason := p.query(`SELECT reason FROM replies WHERE part = 1`); !strings.Contains(reason, "given up after 20 attempts") {
+	if reason := p.Query(`SELECT reason FROM replies WHERE part = 1`); !strings.Contains(reason, "given up after 20 attempts") {
 		t.Errorf("reason %q", reason)
 	}
 }
 
 func TestUnreachableReceiver(t *testing.T) {
 	p, e := talk(t, "http://127.0.0.1:1/", nil, "a")
-	p.deliver(e)
-	if got := p.query(`SELECT concat(state, attempts, reason) FROM replies`); got != "PLANNED1the receiver cannot be reached" {
+	p.DeliverTwice(e)
+	if got := p.Query(`SELECT concat(state, attempts, reason) FROM replies`); got != "PLANNED1the receiver cannot be reached" {
 		t.Errorf("stored %s", got)
 	}
 }
@@ -376,8 +376,8 @@ func TestPrivateAddressesAreRefused(t *testing.T) {
 		t.Run(host, func(t *testing.T) {
 			target := strings.Replace(r.server.URL, "127.0.0.1", host, 1)
 			p, e := talk(t, target, map[string]string{"CALLBACK_ALLOW_PRIVATE": ""}, "secret text")
-			p.deliver(e)
-			if got := p.query(`SELECT concat_ws(' ', state, reason) FROM replies`); !strings.HasPrefix(got, "FAILED") || !strings.Contains(got, "refused") {
+			p.DeliverTwice(e)
+			if got := p.Query(`SELECT concat_ws(' ', state, reason) FROM replies`); !strings.HasPrefix(got, "FAILED") || !strings.Contains(got, "refused") {
 				t.Errorf("stored %s", got)
 			}
 			if got := r.texts(); got != "" {
@@ -389,19 +389,19 @@ func TestPrivateAddressesAreRefused(t *testing.T) {
 
 func TestMailbox(t *testing.T) {
 	p, e := talk(t, "", nil, "one", "two")
-	p.deliver(e)
+	p.DeliverTwice(e)
 	if got := p.states(); got != "one/SENT/1 two/SENT/1" {
 		t.Errorf("states %s", got)
 	}
-	if n := p.query(`SELECT count(*)::text FROM outbox WHERE event_type = $1`, event.MessageReply); n != "0" {
+	if n := p.Query(`SELECT count(*)::text FROM outbox WHERE event_type = $1`, event.MessageReply); n != "0" {
 		t.Errorf("%s announcements left", n)
 	}
 }
 
 func TestReplyOfAHookThatIsGone(t *testing.T) {
 	p, e := talk(t, "http://127.0.0.1:1/", nil, "a")
-	p.exec(`UPDATE channel_routes SET agent_name = 'other'`)
-	p.deliver(e)
+	p.Exec(`UPDATE channel_routes SET agent_name = 'other'`)
+	p.DeliverTwice(e)
 	if got := p.states(); got != "a/FAILED/1" {
 		t.Errorf("states %s", got)
 	}
@@ -416,8 +416,8 @@ func TestEventsOfOthersAreRefused(t *testing.T) {
 	} {
 		other := e
 		change(&other)
-		if a := p.do(cloudEvent(t, p.url+"/events", other)); a.status != http.StatusBadRequest || a.body != "" {
-			t.Errorf("%+v: %d %s", other, a.status, a.body)
+		if a := p.Deliver(other); a.Status != http.StatusBadRequest || a.Body != "" {
+			t.Errorf("%+v: %d %s", other, a.Status, a.Body)
 		}
 	}
 	if got := p.states(); got != "a/PLANNED/0" {

@@ -24,27 +24,27 @@ func (e sseEvent) text(field string) string { s, _ := e.data[field].(string); re
 
 // subscription is an open stream.
 type subscription struct {
-	t      *testing.T
+	t      testing.TB
 	lines  *bufio.Scanner
 	close  func()
 	status int
 }
 
 func (p *process) subscribe(hook, query string, header ...string) *subscription {
-	p.t.Helper()
+	p.T.Helper()
 	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
-	request := signed(http.MethodGet, p.url+hooksPath+hook+"/stream?"+query, "", secret, time.Now()).WithContext(ctx)
+	request := signed(http.MethodGet, p.URL+hooksPath+hook+"/stream?"+query, "", secret, time.Now()).WithContext(ctx)
 	for n := 0; n+1 < len(header); n += 2 {
 		request.Header.Set(header[n], header[n+1])
 	}
-	response, err := p.client.Do(request)
+	response, err := p.Client.Do(request)
 	if err != nil {
-		p.t.Fatal(err)
+		p.T.Fatal(err)
 	}
-	s := &subscription{t: p.t.(*testing.T), lines: bufio.NewScanner(response.Body), status: response.StatusCode}
+	s := &subscription{t: p.T, lines: bufio.NewScanner(response.Body), status: response.StatusCode}
 	s.lines.Buffer(nil, 4<<20)
 	s.close = func() { response.Body.Close(); cancel() }
-	p.t.Cleanup(s.close)
+	p.T.Cleanup(s.close)
 	return s
 }
 
@@ -103,45 +103,45 @@ type command struct {
 }
 
 func (w *world) command(session harness.SessionID, text string) *command {
-	w.t.Helper()
+	w.T.Helper()
 	ctx := context.Background()
-	claim, err := w.store.ClaimSession(ctx, session, postgres.Lease{Owner: "agent", For: time.Minute})
+	claim, err := w.Store.ClaimSession(ctx, session, postgres.Lease{Owner: "agent", For: time.Minute})
 	if err != nil {
-		w.t.Fatal(err)
+		w.T.Fatal(err)
 	}
 	c := &command{w: w, session: session, call: harness.NewToolCallID(time.Now()), execution: harness.NewExecutionID(time.Now())}
 	arguments, _ := json.Marshal(map[string]string{"command": text})
-	_, err = w.store.CommitStep(ctx, postgres.StepCommit{Claim: claim, State: harness.SessionAwaitingExecution, Start: true, Step: &postgres.NewStep{
+	_, err = w.Store.CommitStep(ctx, postgres.StepCommit{Claim: claim, State: harness.SessionAwaitingExecution, Start: true, Step: &postgres.NewStep{
 		ID: harness.NewStepID(time.Now()), Calls: []postgres.NewCall{{
 			CallOutcome: postgres.CallOutcome{ID: c.call, State: harness.ToolCallRunning}, ProviderID: "p", Name: harness.ToolExecuteShell, Arguments: string(arguments),
 			Execution: &postgres.NewExecution{ID: c.execution, Command: text, Spec: harness.DefaultSandbox(), MaxSandboxes: 1, Nonce: "n"},
 		}},
 	}})
 	if err != nil {
-		w.t.Fatal(err)
+		w.T.Fatal(err)
 	}
 	return c
 }
 
 func (c *command) print(stream string, offset int, data string) {
-	c.w.t.Helper()
-	c.w.exec(`INSERT INTO execution_output (execution_id, stream, start_byte, data) VALUES ($1, $2, $3, $4)`, c.execution, stream, offset, []byte(data))
+	c.w.T.Helper()
+	c.w.Exec(`INSERT INTO execution_output (execution_id, stream, start_byte, data) VALUES ($1, $2, $3, $4)`, c.execution, stream, offset, []byte(data))
 }
 
 func (c *command) finish(exit int, reply ...string) {
-	c.w.t.Helper()
+	c.w.T.Helper()
 	ctx := context.Background()
-	c.w.exec(`UPDATE executions SET state = CASE WHEN $2 = 0 THEN 'COMPLETED' ELSE 'FAILED' END, exit_code = $2, ended_at = now() WHERE execution_id = $1`, c.execution, exit)
-	c.w.exec(`UPDATE sessions SET due_at = now() WHERE session_id = $1`, c.session)
-	claim, err := c.w.store.ClaimSession(ctx, c.session, postgres.Lease{Owner: "agent", For: time.Minute})
+	c.w.Exec(`UPDATE executions SET state = CASE WHEN $2 = 0 THEN 'COMPLETED' ELSE 'FAILED' END, exit_code = $2, ended_at = now() WHERE execution_id = $1`, c.execution, exit)
+	c.w.Exec(`UPDATE sessions SET due_at = now() WHERE session_id = $1`, c.session)
+	claim, err := c.w.Store.ClaimSession(ctx, c.session, postgres.Lease{Owner: "agent", For: time.Minute})
 	if err != nil {
-		c.w.t.Fatal(err)
+		c.w.T.Fatal(err)
 	}
-	if _, err := c.w.store.CommitStep(ctx, postgres.StepCommit{
+	if _, err := c.w.Store.CommitStep(ctx, postgres.StepCommit{
 		Claim: claim, State: harness.SessionIdle, Reply: reply,
 		Results: []postgres.CallOutcome{{ID: c.call, State: harness.ToolCallDone, Result: fmt.Sprint("exit code ", exit)}},
 	}); err != nil {
-		c.w.t.Fatal(err)
+		c.w.T.Fatal(err)
 	}
 }
 
@@ -185,8 +185,8 @@ func TestStreamOfATurn(t *testing.T) {
 	if reply.text("text") != "done and done" || reply.text("inReplyTo") != string(a.Message) {
 		t.Errorf("reply %+v", reply)
 	}
-	w.await(`SELECT bool_and(state = 'DELIVERED')::text FROM replies`, "true")
-	if n := w.query(`SELECT count(*)::text FROM outbox WHERE event_type LIKE '%reply%'`); n != "0" {
+	w.Await("true", `SELECT bool_and(state = 'DELIVERED')::text FROM replies`)
+	if n := w.Query(`SELECT count(*)::text FROM outbox WHERE event_type LIKE '%reply%'`); n != "0" {
 		t.Errorf("%s announcements of a reply that was fetched", n)
 	}
 	s.close()
@@ -201,22 +201,6 @@ func TestStreamOfATurn(t *testing.T) {
 	}
 	if got := p.subscribe("hook", "chat=room&follow=false&after="+url.QueryEscape(call.id), "Last-Event-ID", result.id).all(); got != "session reply:done and done" {
 		t.Errorf("by Last-Event-ID %q", got)
-	}
-}
-
-// await waits until a query gives want.
-func (w *world) await(sql, want string) {
-	w.t.Helper()
-	deadline := time.Now().Add(30 * time.Second)
-	for {
-		got := w.query(sql)
-		if got == want {
-			return
-		}
-		if time.Now().After(deadline) {
-			w.t.Fatalf("%s gives %q, not %q", sql, got, want)
-		}
-		time.Sleep(10 * time.Millisecond)
 	}
 }
 
@@ -284,7 +268,7 @@ func TestStreamGoesOnInTheNextConversation(t *testing.T) {
 	if got := p.subscribe("hook", "chat=bob&follow=false&after="+url.QueryEscape(place)).all(); got != "" {
 		t.Errorf("another chat's place shows %q", got)
 	}
-	w.exec(`UPDATE channel_routes SET agent_name = 'other'`)
+	w.Exec(`UPDATE channel_routes SET agent_name = 'other'`)
 	if got := p.subscribe("hook", "chat=ann&follow=false&after="+url.QueryEscape(place)).all(); got != "" {
 		t.Errorf("the next owner of the hook sees %q", got)
 	}
@@ -296,7 +280,7 @@ func TestStreamOfManyEvents(t *testing.T) {
 	p := w.start("public", nil)
 	a := p.say("hook", "ann", "m0", "0")
 	w.turn(a.Session, false, "0")
-	w.exec(`INSERT INTO session_events (session_id, seq, kind, ref) SELECT $1, n, 'TURN', $2 FROM generate_series(3, 452) n`, a.Session, a.Message)
+	w.Exec(`INSERT INTO session_events (session_id, seq, kind, ref) SELECT $1, n, 'TURN', $2 FROM generate_series(3, 452) n`, a.Session, a.Message)
 	got := p.subscribe("hook", "chat=ann&follow=false").all()
 	if n := strings.Count(got, "turn:0"); n != 451 {
 		t.Errorf("%d turns, want 451", n)
@@ -309,7 +293,7 @@ func TestStreamEndsWhenTheProcessDoes(t *testing.T) {
 	p := w.start("public", nil)
 	s := p.subscribe("hook", "chat=ann")
 	began := time.Now()
-	p.stop()
+	p.Stop()
 	if got := s.all(); got != "" {
 		t.Errorf("got %q", got)
 	}
@@ -329,7 +313,7 @@ func TestBadStreams(t *testing.T) {
 	w := newWorld(t)
 	w.hook("hook", harness.ChannelSpec{})
 	p := w.start("public", nil)
-	path := p.url + hooksPath
+	path := p.URL + hooksPath
 	for name, c := range map[string]struct {
 		request *http.Request
 		status  int
@@ -351,8 +335,8 @@ func TestBadStreams(t *testing.T) {
 		"NUL in place": {signed(http.MethodGet, path+"hook/stream?chat=a&after=ses%00/1", "", secret, time.Now()), 400},
 		"method":       {signed(http.MethodPost, path+"hook/stream?chat=a", "", secret, time.Now()), 405},
 	} {
-		if a := p.do(c.request); a.status != c.status || a.header.Get("Content-Type") != "application/problem+json" {
-			t.Errorf("%s: %d %s, want %d", name, a.status, a.body, c.status)
+		if a := p.do(c.request); a.Status != c.status || a.Header.Get("Content-Type") != "application/problem+json" {
+			t.Errorf("%s: %d %s, want %d", name, a.Status, a.Body, c.status)
 		}
 	}
 }

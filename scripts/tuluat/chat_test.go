@@ -9,7 +9,8 @@ import (
 	"slices"
 	"strings"
 	"testing"
-	"time"
+
+	"tuluat.ai/harness/shared/harness"
 )
 
 func TestPipedChat(t *testing.T) {
@@ -35,6 +36,28 @@ func TestPipedChat(t *testing.T) {
 	}
 	if got = w.tuluat(strings.NewReader(""), "chat", "coder"); got.code != 0 || got.out != "" {
 		t.Errorf("nothing to say: %+v", got)
+	}
+}
+
+// Choices have numbers until the next answer, and pressing one says its title.
+func TestChoices(t *testing.T) {
+	w := newWorld(t)
+	w.agent()
+	got := w.tuluat(strings.NewReader("2\nchoose\n2\n2\nchoose"), "chat", "coder")
+	if got.code != 0 || got.out != "you said: 2\nWhichone?\nyou said: Black coffee\nyou said: 2\nWhichone?\n" || strings.Count(got.errOut, "  [1] Tea\n  [2] Black coffee: hot\n") != 2 {
+		t.Errorf("%+v", got)
+	}
+	got = w.tuluat(strings.NewReader("1"), "chat", "coder")
+	if got.out != "you said: Tea\n" || !strings.Contains(got.errOut, "[1] Tea") {
+		t.Errorf("the next day: %+v", got)
+	}
+	var answer struct{ Choices []harness.Choice }
+	got = w.tuluat(nil, "send", "coder", "choose", "--wait", "-o", "json")
+	if err := json.Unmarshal([]byte(got.out), &answer); err != nil || len(answer.Choices) != 2 || answer.Choices[1] != (harness.Choice{ID: "c2", Title: "Black coffee", Description: "hot"}) {
+		t.Errorf("%+v %v", got, err)
+	}
+	if got = w.tuluat(nil, "send", "coder", "choose", "--wait"); got.out != "Whichone?\n" || !strings.Contains(got.errOut, "[1] Tea") {
+		t.Errorf("in words: %+v", got)
 	}
 }
 
@@ -115,7 +138,7 @@ func TestFailures(t *testing.T) {
 
 func TestDatabaseDown(t *testing.T) {
 	w := newWorld(t)
-	w.exec(`ALTER TABLE sessions RENAME TO gone`)
+	w.Exec(`ALTER TABLE sessions RENAME TO gone`)
 	if got := w.tuluat(nil, "send", "coder", "x"); got.code != 1 || !strings.Contains(got.errOut, "try again") {
 		t.Errorf("%+v", got)
 	}
@@ -151,12 +174,7 @@ func TestReconnects(t *testing.T) {
 	if _, err := io.WriteString(say, "hello\n"); err != nil {
 		t.Fatal(err)
 	}
-	deadline := time.Now().Add(30 * time.Second)
-	for n := 0; n == 0; {
-		if err := w.store.Pool().QueryRow(t.Context(), `SELECT count(*) FROM messages`).Scan(&n); err != nil || time.Now().After(deadline) {
-			t.Fatalf("no message: %v", err)
-		}
-	}
+	w.Await("true", `SELECT EXISTS (SELECT 1 FROM messages)::text`)
 	w.stop()
 	w.agent()
 	w.start()
@@ -176,12 +194,7 @@ func TestInterrupt(t *testing.T) {
 	if err := cmd.Start(); err != nil {
 		t.Fatal(err)
 	}
-	deadline := time.Now().Add(30 * time.Second)
-	for n := 0; n == 0; {
-		if err := w.store.Pool().QueryRow(t.Context(), `SELECT count(*) FROM messages`).Scan(&n); err != nil || time.Now().After(deadline) {
-			t.Fatalf("no message: %v", err)
-		}
-	}
+	w.Await("true", `SELECT EXISTS (SELECT 1 FROM messages)::text`)
 	if err := cmd.Process.Signal(os.Interrupt); err != nil {
 		t.Fatal(err)
 	}

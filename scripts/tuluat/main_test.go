@@ -17,9 +17,9 @@ import (
 	"testing"
 	"time"
 
+	"tuluat.ai/harness/shared/function/functiontest"
 	"tuluat.ai/harness/shared/harness"
 	"tuluat.ai/harness/shared/postgres"
-	"tuluat.ai/harness/shared/postgres/postgrestest"
 )
 
 const secret = "cli-test-secret"
@@ -63,11 +63,10 @@ func build(t *testing.T) (cli, ingestion string) {
 // world is a database, webhook-ingest as a process, an agent driven by hand and
 // a development state folder that leads there.
 type world struct {
-	t     *testing.T
+	*functiontest.Database
 	cli   string
 	home  string
 	url   string
-	store *postgres.Store
 	stop  func() // ends webhook-ingest
 	start func()
 }
@@ -75,22 +74,15 @@ type world struct {
 func newWorld(t *testing.T) *world {
 	t.Helper()
 	cli, ingestion := build(t)
-	dsn := postgrestest.DSN(t)
-	store, err := postgres.Open(dsn, postgres.Options{})
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(store.Close)
-	w := &world{t: t, cli: cli, home: t.TempDir(), store: store}
-	w.exec(`INSERT INTO agents (agent_name, revision, phase, digest) VALUES ('coder', 1, 'READY', 'd'), ('helper', 1, 'READY', 'd')`)
+	w := &world{Database: functiontest.NewDatabase(t), cli: cli, home: t.TempDir()}
+	w.Agents("coder", "helper")
 	for agent, hook := range map[string]string{"coder": "coder-hook", "helper": "helper-hook"} {
-		w.exec(`INSERT INTO channel_routes (channel, account, agent_name, spec, open_to_all) VALUES ('WEBHOOK', $1, $2, $3, true)`,
-			hook, agent, harness.ChannelSpec{Type: harness.ChannelWebhook, Account: hook, Secret: harness.SecretRef{Name: "cli", Key: "secret"}})
+		w.Route(agent, harness.ChannelSpec{Type: harness.ChannelWebhook, Account: hook, Secret: harness.SecretRef{Name: "cli", Key: "secret"}})
 	}
 	port := freePort(t)
 	w.url = "http://127.0.0.1:" + port
 	broker := "http://127.0.0.1:1"
-	w.start = func() { w.serve(ingestion, "PORT="+port, "DATABASE_URL="+dsn.Reveal(), "BROKER_URL="+broker) }
+	w.start = func() { w.serve(ingestion, "PORT="+port, "DATABASE_URL="+w.DSN.Reveal(), "BROKER_URL="+broker) }
 	w.start()
 	w.write("secret", secret+"\n")
 	w.write("dev.json", fmt.Sprintf(`{"url": %q, "agentsDir": "config", "webhooks": {
@@ -99,23 +91,23 @@ func newWorld(t *testing.T) *world {
 }
 
 func (w *world) serve(binary string, env ...string) {
-	w.t.Helper()
+	w.T.Helper()
 	cmd := exec.Command(binary)
 	cmd.Env = append([]string{"SERVE=public", "METRICS_PORT=0", "CLI_SECRET=" + secret}, env...)
-	var logs bytes.Buffer
+	var logs functiontest.Logs
 	cmd.Stderr = &logs
 	if err := cmd.Start(); err != nil {
-		w.t.Fatal(err)
+		w.T.Fatal(err)
 	}
 	w.stop = sync.OnceFunc(func() {
 		if err := cmd.Process.Signal(os.Interrupt); err != nil {
-			w.t.Error(err)
+			w.T.Error(err)
 		}
 		if err := cmd.Wait(); err != nil {
-			w.t.Errorf("webhook-ingest: %v\n%s", err, logs.String())
+			w.T.Errorf("webhook-ingest: %v\n%s", err, logs.String())
 		}
 	})
-	w.t.Cleanup(w.stop)
+	w.T.Cleanup(w.stop)
 	deadline := time.Now().Add(30 * time.Second)
 	for {
 		response, err := http.Get(w.url + "/readyz")
@@ -124,7 +116,7 @@ func (w *world) serve(binary string, env ...string) {
 			return
 		}
 		if time.Now().After(deadline) {
-			w.t.Fatalf("webhook-ingest does not answer: %v\n%s", err, logs.String())
+			w.T.Fatalf("webhook-ingest does not answer: %v\n%s", err, logs.String())
 		}
 		time.Sleep(20 * time.Millisecond)
 	}
@@ -145,21 +137,15 @@ func freePort(t *testing.T) string {
 }
 
 func (w *world) write(name, text string) {
-	w.t.Helper()
+	w.T.Helper()
 	if err := os.WriteFile(filepath.Join(w.home, name), []byte(text), 0o600); err != nil {
-		w.t.Fatal(err)
-	}
-}
-
-func (w *world) exec(sql string, args ...any) {
-	w.t.Helper()
-	if _, err := w.store.Pool().Exec(context.Background(), sql, args...); err != nil {
-		w.t.Fatal(err)
+		w.T.Fatal(err)
 	}
 }
 
 // agent works every session until the test ends: "run: C" prints C as a
 // command's output, "/new" ends the conversation, "silent" is never answered,
+// "choose" offers choices,
 // anything else is said back.
 func (w *world) agent() {
 	ctx, cancel := context.WithCancel(context.Background())
@@ -168,7 +154,7 @@ func (w *world) agent() {
 		defer close(ended)
 		for ctx.Err() == nil {
 			if err := w.work(ctx); err != nil && ctx.Err() == nil {
-				w.t.Errorf("the agent: %v", err)
+				w.T.Errorf("the agent: %v", err)
 				return
 			}
 			select {
@@ -177,15 +163,15 @@ func (w *world) agent() {
 			}
 		}
 	}()
-	w.t.Cleanup(func() { cancel(); <-ended })
+	w.T.Cleanup(func() { cancel(); <-ended })
 }
 
 func (w *world) work(ctx context.Context) error {
 	var session harness.SessionID
-	if err := w.store.Pool().QueryRow(ctx, `SELECT COALESCE((SELECT session_id FROM sessions WHERE due_at <= now() LIMIT 1), '')`).Scan(&session); err != nil || session == "" {
+	if err := w.Store.Pool().QueryRow(ctx, `SELECT COALESCE((SELECT session_id FROM sessions WHERE due_at <= now() LIMIT 1), '')`).Scan(&session); err != nil || session == "" {
 		return err
 	}
-	claim, err := w.store.ClaimSession(ctx, session, postgres.Lease{Owner: "agent", For: time.Minute})
+	claim, err := w.Store.ClaimSession(ctx, session, postgres.Lease{Owner: "agent", For: time.Minute})
 	if errors.Is(err, postgres.ErrNothingDue) {
 		return nil
 	}
@@ -199,10 +185,12 @@ func (w *world) work(ctx context.Context) error {
 		return nil
 	case isRun:
 		return w.run(ctx, claim, command)
+	case text == "choose":
+		commit.Reply, commit.Choices = []string{"Which", "one?"}, []harness.Choice{{ID: "c1", Title: "Tea"}, {ID: "c2", Title: "Black coffee", Description: "hot"}}
 	case text == "/new":
 		commit.Reply = []string{"A new conversation."}
 	}
-	_, err = w.store.CommitStep(ctx, commit)
+	_, err = w.Store.CommitStep(ctx, commit)
 	return err
 }
 
@@ -213,7 +201,7 @@ func (w *world) run(ctx context.Context, claim *postgres.Claim, command string) 
 	if err != nil {
 		return err
 	}
-	if _, err := w.store.CommitStep(ctx, postgres.StepCommit{Claim: claim, State: harness.SessionAwaitingExecution, Start: true, Step: &postgres.NewStep{
+	if _, err := w.Store.CommitStep(ctx, postgres.StepCommit{Claim: claim, State: harness.SessionAwaitingExecution, Start: true, Step: &postgres.NewStep{
 		ID: harness.NewStepID(time.Now()), Calls: []postgres.NewCall{{
 			CallOutcome: postgres.CallOutcome{ID: call, State: harness.ToolCallRunning}, ProviderID: "p", Name: harness.ToolExecuteShell, Arguments: string(arguments),
 			Execution: &postgres.NewExecution{ID: execution, Command: command, Spec: harness.DefaultSandbox(), MaxSandboxes: 1, Nonce: "n"},
@@ -227,14 +215,14 @@ func (w *world) run(ctx context.Context, claim *postgres.Claim, command string) 
 		`UPDATE executions SET state = 'FAILED', exit_code = 7, ended_at = now() WHERE execution_id = $1`,
 		`UPDATE sessions SET due_at = now() FROM executions e WHERE e.session_id = sessions.session_id AND e.execution_id = $1`,
 	} {
-		if _, err := w.store.Pool().Exec(ctx, sql, execution); err != nil {
+		if _, err := w.Store.Pool().Exec(ctx, sql, execution); err != nil {
 			return err
 		}
 	}
-	if claim, err = w.store.ClaimSession(ctx, claim.ID, postgres.Lease{Owner: "agent", For: time.Minute}); err != nil {
+	if claim, err = w.Store.ClaimSession(ctx, claim.ID, postgres.Lease{Owner: "agent", For: time.Minute}); err != nil {
 		return err
 	}
-	_, err = w.store.CommitStep(ctx, postgres.StepCommit{
+	_, err = w.Store.CommitStep(ctx, postgres.StepCommit{
 		Claim: claim, State: harness.SessionIdle, Reply: []string{"it printed ", command},
 		Results: []postgres.CallOutcome{{ID: call, State: harness.ToolCallDone, Result: "exit code 7"}},
 	})
@@ -248,11 +236,11 @@ type result struct {
 
 // tuluat runs the CLI in a folder without a state, with TULUAT_HOME.
 func (w *world) tuluat(stdin io.Reader, args ...string) result {
-	w.t.Helper()
-	return runCLI(w.t, w.cli, w.t.TempDir(), []string{"TULUAT_HOME=" + w.home, "USER=ann"}, stdin, args...)
+	w.T.Helper()
+	return runCLI(w.T, w.cli, w.T.TempDir(), []string{"TULUAT_HOME=" + w.home, "USER=ann"}, stdin, args...)
 }
 
-func runCLI(t *testing.T, cli, dir string, env []string, stdin io.Reader, args ...string) result {
+func runCLI(t testing.TB, cli, dir string, env []string, stdin io.Reader, args ...string) result {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(context.Background(), 90*time.Second)
 	defer cancel()

@@ -17,7 +17,7 @@ import (
 
 // terminal is a pseudo terminal with the CLI on it.
 type terminal struct {
-	t      *testing.T
+	t      testing.TB
 	keys   *os.File
 	mu     sync.Mutex
 	screen bytes.Buffer
@@ -26,27 +26,27 @@ type terminal struct {
 }
 
 func (w *world) terminal(args ...string) *terminal {
-	w.t.Helper()
+	w.T.Helper()
 	keys, err := os.OpenFile("/dev/ptmx", os.O_RDWR|syscall.O_NOCTTY, 0)
 	if err != nil {
-		w.t.Skip("no pseudo terminals here: ", err)
+		w.T.Skip("no pseudo terminals here: ", err)
 	}
 	var number, unlock uint32
 	for request, value := range map[uintptr]*uint32{syscall.TIOCGPTN: &number, syscall.TIOCSPTLCK: &unlock} {
 		if _, _, errno := syscall.Syscall(syscall.SYS_IOCTL, keys.Fd(), request, uintptr(unsafe.Pointer(value))); errno != 0 {
-			w.t.Fatal(errno)
+			w.T.Fatal(errno)
 		}
 	}
 	side, err := os.OpenFile(fmt.Sprint("/dev/pts/", number), os.O_RDWR|syscall.O_NOCTTY, 0)
 	if err != nil {
-		w.t.Fatal(err)
+		w.T.Fatal(err)
 	}
-	x := &terminal{t: w.t, keys: keys, cmd: exec.Command(w.cli, args...), read: make(chan struct{})}
+	x := &terminal{t: w.T, keys: keys, cmd: exec.Command(w.cli, args...), read: make(chan struct{})}
 	x.cmd.Env = []string{"TULUAT_HOME=" + w.home, "USER=ann"}
 	x.cmd.Stdin, x.cmd.Stdout, x.cmd.Stderr = side, side, side
 	x.cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true, Setctty: true}
 	if err := x.cmd.Start(); err != nil {
-		w.t.Fatal(err)
+		w.T.Fatal(err)
 	}
 	side.Close()
 	go func() {
@@ -62,7 +62,7 @@ func (w *world) terminal(args ...string) *terminal {
 			}
 		}
 	}()
-	w.t.Cleanup(func() {
+	w.T.Cleanup(func() {
 		_ = x.cmd.Process.Kill() // it may have ended
 		keys.Close()
 		<-x.read

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"tuluat.ai/harness/scripts/internal/fake/botapi"
+	"tuluat.ai/harness/shared/function/functiontest"
 )
 
 // A chat over a messenger's fake, on a terminal: the bot is driven by hand.
@@ -27,7 +28,7 @@ func TestTerminalChatVia(t *testing.T) {
 		}
 		api.Close()
 	})
-	w := &world{t: t, cli: cli, home: t.TempDir()}
+	w := &world{Database: &functiontest.Database{T: t}, cli: cli, home: t.TempDir()}
 	w.write("dev.json", fmt.Sprintf(`{"url": "http://127.0.0.1:1", "fakes": {"telegram": %q}, "channels": {"coder": [{"type": "TELEGRAM", "account": "example_helper_bot"}]}}`, api.URL))
 	said := func(n int) {
 		t.Helper()

@@ -26,7 +26,8 @@ type Arrival struct {
 
 	// What only channels with people on them know.
 
-	Aliases     []string             // every id that Chat is known by, the most lasting first: the conversation is that of the first one ever seen
+	Aliases     []string             // every id that Chat is known by: the conversation is that of the first one ever seen
+	Lasting     string               // the one of Aliases that never becomes another person's; empty: none
 	Address     string               // where replies go now; empty: to Chat, and nothing is kept of the chat
 	OtherID     string               // another id of the same sender: the sender policy takes either
 	SentAt      time.Time            // when the person sent it; zero: now
@@ -71,8 +72,10 @@ type Status struct {
 // Rename says that a chat known by one of From has the ids To now, the first of
 // which is its new address. The conversation goes on.
 type Rename struct {
-	Account  string
-	From, To []string
+	Account    string
+	ProviderID string // of the update: a repeat has the same, and has no effect
+	From, To   []string
+	Lasting    string // the one of To that never becomes another person's; empty: none
 }
 
 // Block says that a chat takes nothing from us any more, until it writes again.

@@ -22,7 +22,7 @@ WITH arrival AS MATERIALIZED ( -- texts are taken from here at the end: they are
     SELECT a.n, a.account, a.provider_id, a.channel_user_id, a.text, a.metadata, a.message_id, a.session_id,
            /*people*/COALESCE(k.chat, a.chat)/*plain*/a.chat/*end*/ AS chat, r.agent_name, r.agent_name IS NULL AS unrouted,
            COALESCE(NOT (r.open_to_all OR a.channel_user_id = ANY (r.senders)/*people*/ OR x.other_id = ANY (r.senders)
-               OR r.pairing AND (EXISTS (SELECT 1 FROM pairings p WHERE p.channel = $1 AND p.account = a.account AND p.channel_user_id IN (a.channel_user_id, x.other_id))
+               OR r.pairing AND (EXISTS (SELECT 1 FROM pairings p WHERE p.channel = $1 AND p.account = a.account AND p.chat = ` + personOf + `)
                   OR x.paired AND ` + pairingAllowed + `)/*end*/), false) AS denied,
            COALESCE((r.spec->>'idleTTL')::bigint / 1000000000, 0)::int AS idle_seconds/*people*/,
            x.address, x.sent_at, x.album, x.paired AND r.pairing AS paired, x.pace_millis, x.pace_burst/*end*/
@@ -43,8 +43,8 @@ WITH arrival AS MATERIALIZED ( -- texts are taken from here at the end: they are
     SELECT $1, account, provider_id, message_id FROM arrival WHERE NOT unrouted AND NOT denied ORDER BY account, provider_id, n
     ON CONFLICT DO NOTHING RETURNING message_id/*people*/
 ), pairing AS (
-    INSERT INTO pairings (channel, account, channel_user_id)
-    SELECT DISTINCT $1, account, channel_user_id FROM arrival JOIN fresh USING (message_id) WHERE paired
+    INSERT INTO pairings (channel, account, chat)
+    SELECT DISTINCT $1, account, chat FROM arrival JOIN fresh USING (message_id) WHERE paired
     ON CONFLICT DO NOTHING
 ), met AS (
     INSERT INTO chats AS c (channel, account, chat, address, last_inbound_at, pace_millis, pace_burst)
@@ -121,8 +121,16 @@ ORDER BY a.n`
 // begins, counted from its first part.
 const albumSettles = "1500 milliseconds"
 
-// pairingAllowed is false for a sender who has guessed too often: within an hour
-// ten refused messages, whatever they said, end the next tries.
+// personOf is the private chat of a sender: that of the lasting one of their ids,
+// else of the other; without any it is called like them.
+const personOf = `COALESCE((SELECT o.chat FROM chat_aliases o WHERE o.channel = $1 AND o.account = a.account
+                            AND o.alias = CASE WHEN x.other_id <> '' THEN x.other_id ELSE a.channel_user_id END), a.channel_user_id)`
+
+// guesses is how many messages, whatever they say, a sender who is refused may
+// write within an hour; then the code is not taken either.
+const guesses = 10
+
+// pairingAllowed is false for a sender who has guessed too often.
 const pairingAllowed = `(SELECT count(*) FROM notices d WHERE d.channel = $1 AND d.account = a.account AND d.channel_user_id = a.channel_user_id
                          AND d.kind = 'DENIED' AND d.received_at > now() - interval '1 hour') < 10`
 
@@ -157,7 +165,26 @@ func variant(sql string, people bool) string {
 // is one transaction in one round trip: all or nothing; on an error nothing is
 // stored and the provider must be told to try again. ErrLeaseLost: in carries an
 // offset, and somebody else polls the bot now.
-func (s *Store) Accept(ctx context.Context, channel harness.Channel, in Inbound, traceparent string) ([]Accepted, []event.Event, error) {
+//
+// Renames and blocks, which are rare, are stored before the rest, each kind in a
+// transaction of its own: together with arrivals they would take the same chats
+// in opposite orders. What they did stays done if the rest fails, and is done
+// once when the provider repeats it.
+func (s *Store) Accept(ctx context.Context, channel harness.Channel, in Inbound, traceparent string) (accepted []Accepted, events []event.Event, err error) {
+	for _, rare := range []Inbound{{Renames: in.Renames}, {Blocks: in.Blocks}} {
+		if err := again(func() error { _, _, err := s.accept(ctx, channel, rare, ""); return err }); err != nil {
+			return nil, nil, err
+		}
+	}
+	in.Renames, in.Blocks = nil, nil
+	err = again(func() error {
+		accepted, events, err = s.accept(ctx, channel, in, traceparent)
+		return err
+	})
+	return accepted, events, err
+}
+
+func (s *Store) accept(ctx context.Context, channel harness.Channel, in Inbound, traceparent string) ([]Accepted, []event.Event, error) {
 	b := &pgx.Batch{}
 	queueOffset(b, channel, in.Offset)
 	queueStatuses(b, channel, in.Statuses) // replies before chats, as whoever sends takes them
@@ -270,12 +297,14 @@ func peopleArgs(arrivals []Arrival, now time.Time) []any {
 	var sentAt []time.Time
 	var paired []bool
 	var every, burst []int
+	tries := map[[2]string]int{} // one request may hold as many guesses as an hour
 	for _, a := range arrivals {
 		if a.SentAt.IsZero() {
 			a.SentAt = now
 		}
 		others, addresses, albums = append(others, a.OtherID), append(addresses, a.Address), append(albums, a.Album)
-		sentAt, paired = append(sentAt, a.SentAt), append(paired, a.Paired)
+		tries[[2]string{a.Account, a.Message.ChannelUserID}]++
+		sentAt, paired = append(sentAt, a.SentAt), append(paired, a.Paired && tries[[2]string{a.Account, a.Message.ChannelUserID}] <= guesses)
 		every, burst = append(every, int(a.Pace.Every.Milliseconds())), append(burst, a.Pace.Burst)
 	}
 	return []any{others, addresses, sentAt, albums, paired, every, burst}

@@ -67,26 +67,23 @@ func texts(t *testing.T, s *postgres.Store, sql string, args ...any) []string {
 // A person is one conversation, by phone, by user id, and by a new number.
 func TestAConversationFollowsThePerson(t *testing.T) {
 	s := people(t, "open")
-	ids := func(aliases ...string) func(*postgres.Arrival) {
-		return func(a *postgres.Arrival) { a.Aliases = aliases }
-	}
-	first := accept(t, s, postgres.Inbound{Arrivals: []postgres.Arrival{person("1", "111", "hi", ids("111"))}})
-	both := accept(t, s, postgres.Inbound{Arrivals: []postgres.Arrival{person("2", "111", "hi", ids("US.1", "111"))}})
-	bsuid := accept(t, s, postgres.Inbound{Arrivals: []postgres.Arrival{person("3", "US.1", "hi", ids("US.1"))}})
-	renamed := postgres.Inbound{Renames: []postgres.Rename{{Account: "number", From: []string{"111", "US.1"}, To: []string{"222", "US.2"}}}}
+	first := accept(t, s, postgres.Inbound{Arrivals: []postgres.Arrival{person("1", "111", "hi", ids("111", ""))}})
+	both := accept(t, s, postgres.Inbound{Arrivals: []postgres.Arrival{person("2", "111", "hi", ids("111", "US.1"))}})
+	bsuid := accept(t, s, postgres.Inbound{Arrivals: []postgres.Arrival{person("3", "US.1", "hi", ids("", "US.1"))}})
+	renamed := postgres.Inbound{Renames: []postgres.Rename{{Account: "number", ProviderID: "r", From: []string{"111", "US.1"}, To: []string{"222", "US.2"}, Lasting: "US.2"}}}
 	accept(t, s, renamed)
 	accept(t, s, renamed) // a repeat
 	if got := texts(t, s, `SELECT address FROM chats`); !reflect.DeepEqual(got, []string{"222"}) {
 		t.Errorf("after a new number the address is %q", got)
 	}
-	moved := accept(t, s, postgres.Inbound{Arrivals: []postgres.Arrival{person("4", "US.2", "hi", ids("US.2"))}})
+	moved := accept(t, s, postgres.Inbound{Arrivals: []postgres.Arrival{person("4", "US.2", "hi", ids("", "US.2"))}})
 	for i, a := range [][]postgres.Accepted{both, bsuid, moved} {
 		if a[0].Outcome != postgres.ArrivalAccepted || a[0].Session != first[0].Session {
 			t.Errorf("message %d: %+v, want session %s", i+2, a[0], first[0].Session)
 		}
 	}
 	// The number now belongs to somebody else.
-	other := accept(t, s, postgres.Inbound{Arrivals: []postgres.Arrival{person("5", "111", "hi", ids("US.9", "111"))}})
+	other := accept(t, s, postgres.Inbound{Arrivals: []postgres.Arrival{person("5", "111", "hi", ids("111", "US.9"))}})
 	if other[0].Outcome != postgres.ArrivalAccepted || other[0].Session == first[0].Session {
 		t.Errorf("a stranger with an old number is in %s: %+v", first[0].Session, other)
 	}
@@ -98,7 +95,7 @@ func TestAConversationFollowsThePerson(t *testing.T) {
 func TestAGroupThatMovedIsTheSameConversation(t *testing.T) {
 	s := people(t, "open")
 	first := accept(t, s, postgres.Inbound{Arrivals: []postgres.Arrival{person("1", "-4", "hi")}})
-	accept(t, s, postgres.Inbound{Renames: []postgres.Rename{{Account: "number", From: []string{"-4"}, To: []string{"-1004"}}}})
+	accept(t, s, postgres.Inbound{Renames: []postgres.Rename{{Account: "number", ProviderID: "r", From: []string{"-4"}, To: []string{"-1004"}}}})
 	after := accept(t, s, postgres.Inbound{Arrivals: []postgres.Arrival{person("2", "-1004", "hi")}})
 	if after[0].Session != first[0].Session {
 		t.Errorf("session %s, want %s", after[0].Session, first[0].Session)

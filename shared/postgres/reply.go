@@ -174,7 +174,15 @@ func (s *Store) SplitReply(ctx context.Context, c *ReplyClaim, parts []string) e
 // part behind it in the same round trip. Evidence of the provider that has come
 // meanwhile wins. ErrNothingDue: it is marked, and there is nothing to claim.
 // ErrLeaseLost: somebody else has claimed the part since; nothing is written.
-func (s *Store) MarkReply(ctx context.Context, c *ReplyClaim, o ReplyOutcome, next *ReplyLease) (*ReplyClaim, error) {
+func (s *Store) MarkReply(ctx context.Context, c *ReplyClaim, o ReplyOutcome, next *ReplyLease) (claim *ReplyClaim, err error) {
+	err = again(func() error {
+		claim, err = s.claimedReply(ctx, c.mark(o, next), next)
+		return err
+	})
+	return claim, err
+}
+
+func (c *ReplyClaim) mark(o ReplyOutcome, next *ReplyLease) *pgx.Batch {
 	b := &pgx.Batch{}
 	b.Queue(`SELECT fence_reply($1, $2)`, c.ID, c.Token)
 	b.Queue(`UPDATE replies SET state = CASE WHEN `+replyOpen("replies")+` THEN $2 ELSE state END, reason = CASE WHEN `+replyOpen("replies")+` THEN $3 ELSE reason END,
@@ -182,6 +190,10 @@ func (s *Store) MarkReply(ctx context.Context, c *ReplyClaim, o ReplyOutcome, ne
 			format = COALESCE(NULLIF($7, ''), format), due_at = CASE WHEN $8 THEN NULL ELSE now() + $5::interval END,
 			lease_owner = NULL, lease_until = NULL, updated_at = now() WHERE reply_id = $1`,
 		c.ID, o.State, o.Reason, o.ProviderID, o.Retry, o.Code, o.Format, o.Final)
+	if o.MovedTo != "" { // aliases before chats, as arrivals take them
+		b.Queue(`INSERT INTO chat_aliases (channel, account, alias, chat) VALUES ($1, $2, $3, $4)
+			ON CONFLICT (channel, account, alias) DO UPDATE SET chat = EXCLUDED.chat`, c.Session.Channel, c.Session.Account, o.MovedTo, c.Session.Chat)
+	}
 	if o.Hold > 0 || o.Blocked != "" || o.MovedTo != "" {
 		b.Queue(`INSERT INTO chats AS c (channel, account, chat, address, paced_until, blocked_at, blocked_reason)
 			VALUES ($1, $2, $3, COALESCE(NULLIF($4, ''), $3), CASE WHEN $5::interval > interval '0' THEN now() + $5::interval END, CASE WHEN $6 <> '' THEN now() END, $6)
@@ -190,14 +202,10 @@ func (s *Store) MarkReply(ctx context.Context, c *ReplyClaim, o ReplyOutcome, ne
 				blocked_at = COALESCE(EXCLUDED.blocked_at, c.blocked_at), blocked_reason = CASE WHEN $6 <> '' THEN $6 ELSE c.blocked_reason END`,
 			c.Session.Channel, c.Session.Account, c.Session.Chat, o.MovedTo, o.Hold, o.Blocked)
 	}
-	if o.MovedTo != "" {
-		b.Queue(`INSERT INTO chat_aliases (channel, account, alias, chat) VALUES ($1, $2, $3, $4)
-			ON CONFLICT (channel, account, alias) DO UPDATE SET chat = EXCLUDED.chat`, c.Session.Channel, c.Session.Account, o.MovedTo, c.Session.Chat)
-	}
 	if next != nil {
 		b.Queue(claimReplySQL, c.Session.ID, next.Owner, next.For, next.Begins)
 	}
-	return s.claimedReply(ctx, b, next)
+	return b
 }
 
 // claimedReply runs b, whose last statement is the claim if lease is not nil.

@@ -10,7 +10,7 @@ import (
 // doubled and out of order: a reply only moves forward, and of several words in
 // one request the furthest counts. A failure that a template may get around
 // makes the part PLANNED again, as one.
-const statusSQL = `
+var statusSQL = `
 WITH word AS (
     SELECT * FROM unnest($2::text[], $3::text[], $4::text[], $5::text[], $6::int[], $7::text[], $8::bool[])
          AS w (account, provider_id, ours, state, code, reason, template)
@@ -27,7 +27,8 @@ WITH word AS (
 ), held AS ( -- in the order of their ids, as others who settle several
     SELECT reply_id FROM replies WHERE reply_id IN (SELECT reply_id FROM furthest) ORDER BY reply_id FOR UPDATE
 )
-UPDATE replies r SET updated_at = now(),
+, settled AS (
+UPDATE replies r SET updated_at = now(), lease_owner = CASE WHEN r.lease_until < now() THEN NULL ELSE r.lease_owner END,
     state = CASE WHEN f.state = 'FAILED' AND f.template AND r.format <> 'TEMPLATE' THEN 'PLANNED' ELSE f.state END,
     format = CASE WHEN f.state = 'FAILED' AND f.template THEN 'TEMPLATE' ELSE r.format END,
     due_at = CASE WHEN f.state = 'FAILED' AND f.template AND r.format <> 'TEMPLATE' THEN now() ELSE r.due_at END,
@@ -40,7 +41,11 @@ WHERE r.reply_id = f.reply_id AND CASE r.state
     WHEN 'PLANNED' THEN r.attempts > 0 AND f.state <> 'FAILED' -- it was thought not to have gone out, and did
     WHEN 'SENT' THEN f.state IN ('DELIVERED', 'READ', 'FAILED')
     WHEN 'DELIVERED' THEN f.state = 'READ'
-    ELSE false END`
+    ELSE false END
+RETURNING r.reply_id, r.message_id, r.state
+) -- nobody needs to hear of a message that has no open part left
+DELETE FROM outbox WHERE subject IN (SELECT s.message_id FROM settled s WHERE s.state <> 'PLANNED' AND NOT EXISTS (
+    SELECT 1 FROM replies o WHERE o.message_id = s.message_id AND ` + replyOpen("o") + ` AND o.reply_id NOT IN (SELECT reply_id FROM settled)))`
 
 func queueStatuses(b *pgx.Batch, channel harness.Channel, statuses []Status) {
 	var accounts, providerIDs, replies, states, reasons []string

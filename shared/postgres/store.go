@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"tuluat.ai/harness/shared/harness"
@@ -79,6 +80,24 @@ func (s *Store) Close() { s.pool.Close() }
 
 // Pool is for tests and tools that read rows no method returns.
 func (s *Store) Pool() *pgxpool.Pool { return s.pool }
+
+// again runs do, which runs one transaction, up to three times when PostgreSQL
+// ends it to break a deadlock: it was rolled back as a whole. Those who store
+// what a provider said and those who send replies meet on the same chats in
+// orders that nobody can foresee.
+func again(do func() error) error {
+	err := do()
+	for range 2 {
+		if pg, ok := errors.AsType[*pgconn.PgError](err); !ok || pg.Code != deadlockDetected {
+			return err
+		}
+		err = do()
+	}
+	return err
+}
+
+// deadlockDetected is of PostgreSQL's error codes, appendix A.
+const deadlockDetected = "40P01"
 
 // batch runs b as one transaction in one round trip. read, if not nil, takes
 // the results in order.

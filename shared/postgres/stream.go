@@ -47,6 +47,7 @@ type StreamEvent struct {
 	ProviderID    string            // TURN
 	InReplyTo     harness.MessageID // REPLY: the message it answers
 	Text          string            // TURN: what came in; REPLY: the answer
+	Choices       []harness.Choice  // REPLY: what the person may answer with
 
 	Call            harness.ToolCallID // TOOL_CALL, TOOL_RESULT
 	Name, Arguments string
@@ -94,6 +95,7 @@ func (s *Store) Stream(ctx context.Context, channel harness.Channel, account, ch
 			ORDER BY c.created_at, c.session_id, e.seq LIMIT $6)
 		SELECT e.session_id, e.seq, e.kind, e.created_at,
 		       COALESCE(m.message_id, ''), COALESCE(m.channel_user_id, ''), COALESCE(m.provider_id, ''), COALESCE(m.in_reply_to, ''), COALESCE(m.text, ''),
+		       COALESCE((SELECT r.choices FROM replies r WHERE e.kind = 'REPLY' AND r.message_id = e.ref AND r.kind = 'CHOICES' LIMIT 1), '[]'),
 		       COALESCE(t.tool_call_id, ''), COALESCE(t.name, ''), COALESCE(t.arguments, ''), COALESCE(t.state, ''), COALESCE(t.result, ''),
 		       COALESCE(x.execution_id, ''), COALESCE(x.state, ''), COALESCE(x.reason, ''), x.exit_code
 		FROM told e
@@ -106,7 +108,7 @@ func (s *Store) Stream(ctx context.Context, channel harness.Channel, account, ch
 	}
 	events, err := pgx.CollectRows(rows, func(row pgx.CollectableRow) (StreamEvent, error) {
 		var e StreamEvent
-		err := row.Scan(&e.Session, &e.Seq, &e.Kind, &e.At, &e.Message, &e.ChannelUserID, &e.ProviderID, &e.InReplyTo, &e.Text,
+		err := row.Scan(&e.Session, &e.Seq, &e.Kind, &e.At, &e.Message, &e.ChannelUserID, &e.ProviderID, &e.InReplyTo, &e.Text, &e.Choices,
 			&e.Call, &e.Name, &e.Arguments, &e.CallState, &e.Result, &e.Execution, &e.ExecutionState, &e.Reason, &e.ExitCode)
 		return e, err
 	})

@@ -1,7 +1,6 @@
 package telegram
 
 import (
-	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
@@ -20,6 +19,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"tuluat.ai/harness/shared/channel"
+	"tuluat.ai/harness/shared/function/functiontest"
 	"tuluat.ai/harness/shared/harness"
 	"tuluat.ai/harness/shared/postgres"
 )
@@ -29,7 +29,7 @@ type wire struct {
 	*httptest.Server
 	client *Client
 	log    *slog.Logger
-	logs   *lockedBuffer
+	logs   functiontest.Logs
 	mu     sync.Mutex
 	script []string // STATUS BODY
 	calls  []request
@@ -41,30 +41,13 @@ type request struct {
 	file, name string
 }
 
-type lockedBuffer struct {
-	mu sync.Mutex
-	b  bytes.Buffer
-}
-
-func (l *lockedBuffer) Write(p []byte) (int, error) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.b.Write(p)
-}
-
-func (l *lockedBuffer) String() string {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.b.String()
-}
-
 const sentAnswer = `200 {"ok":true,"result":{"message_id":555}}`
 
 func newWire(t testing.TB, script ...string) *wire {
-	w := &wire{script: script, logs: &lockedBuffer{}}
+	w := &wire{script: script}
 	w.Server = httptest.NewServer(http.HandlerFunc(w.serve))
 	w.client = NewClient(w.URL)
-	w.log = slog.New(slog.NewJSONHandler(w.logs, nil))
+	w.log = slog.New(slog.NewJSONHandler(&w.logs, nil))
 	t.Cleanup(func() {
 		w.client.Close()
 		w.Close()

@@ -58,6 +58,7 @@ type (
 		Message   harness.MessageID `json:"message"`
 		InReplyTo harness.MessageID `json:"inReplyTo"`
 		Text      string            `json:"text"`
+		Choices   []harness.Choice  `json:"choices,omitempty"` // to answer with: a message of the title, or anything else
 	}
 	placeJSON struct {
 		Session harness.SessionID `json:"session"`
@@ -100,7 +101,7 @@ func (b *sse) tell(e postgres.StreamEvent) error {
 		}
 		return b.event(id, "tool_result", result)
 	case postgres.StreamReply:
-		return b.event(id, "reply", replyJSON{placeJSON: place, Message: e.Message, InReplyTo: e.InReplyTo, Text: e.Text})
+		return b.event(id, "reply", replyJSON{placeJSON: place, Message: e.Message, InReplyTo: e.InReplyTo, Text: e.Text, Choices: e.Choices})
 	default: // a kind of the future: the cursor moves on
 		return nil
 	}

@@ -235,6 +235,7 @@ func (p *parser) arrive(m *message, c content) {
 				a.Aliases = append(a.Aliases, id)
 			}
 		}
+		a.Lasting = m.who.bsuid // a number is handed out again, a BSUID never
 		if p.pairs(c.text) {
 			// The code is a secret: it goes into no conversation.
 			a.Paired, a.Message.Text, data[postgres.StandIn] = true, pairedText, true
@@ -350,7 +351,7 @@ func (p *parser) readSystem(m *message) {
 		p.noted(m, harness.NoticeService, "", map[string]any{"type": m.kind, "system": kind})
 		return
 	}
-	rename := postgres.Rename{Account: p.name}
+	rename := postgres.Rename{Account: p.name, ProviderID: m.id, Lasting: bsuid}
 	for _, id := range []string{phone, bsuid} {
 		if id != "" {
 			rename.To = append(rename.To, id)

@@ -38,16 +38,18 @@ CREATE TABLE chat_aliases (
     account text NOT NULL,
     alias   text NOT NULL,
     chat    text NOT NULL,
+    lasting boolean NOT NULL DEFAULT false, -- never another person's, unlike a phone number
     PRIMARY KEY (channel, account, alias)
 );
+CREATE INDEX chat_aliases_chat ON chat_aliases (channel, account, chat) WHERE lasting;
 
--- pairings: senders who have shown the pairing code.
+-- pairings: private chats whose person has shown the pairing code.
 CREATE TABLE pairings (
     channel         text NOT NULL CONSTRAINT pairing_channel CHECK (channel IN ('WHATSAPP', 'TELEGRAM', 'WEBHOOK', 'API')),
     account         text NOT NULL,
-    channel_user_id text NOT NULL,
+    chat            text NOT NULL,
     created_at      timestamptz NOT NULL DEFAULT now(),
-    PRIMARY KEY (channel, account, channel_user_id)
+    PRIMARY KEY (channel, account, chat)
 );
 
 -- notices: what came on a channel and started no turn. Recorded, never dropped.
