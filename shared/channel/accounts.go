@@ -36,6 +36,8 @@ type Accounts struct {
 	AccountsOptions
 
 	mu      sync.Mutex
+	failed  error // of the last load, while it counts
+	failing time.Time
 	known   map[string]*Account
 	read    time.Time
 	retired map[retiredKey]time.Time // when a secret that was replaced stops counting
@@ -65,25 +67,35 @@ func NewAccounts(o AccountsOptions) *Accounts {
 // All returns every account by name; the map and what it holds must not be
 // changed. harness.Unavailable: they cannot be read now.
 func (a *Accounts) All(ctx context.Context) (map[string]*Account, error) {
-	a.mu.Lock() // those who come meanwhile wait for the one answer
+	asked := a.Now()
+	a.mu.Lock() // those who come meanwhile wait for the one answer, good or bad
 	defer a.mu.Unlock()
 	now := a.Now()
 	age := now.Sub(a.read)
 	if a.known != nil && age < accountsFresh {
 		return a.known, nil
 	}
+	if a.failed != nil && !asked.After(a.failing) {
+		return a.stale(age)
+	}
 	ctx, cancel := context.WithTimeoutCause(context.WithoutCancel(ctx), accountsTime, fmt.Errorf("accounts deadline of %s", accountsTime))
 	defer cancel()
 	fresh, err := a.load(ctx)
 	if err != nil {
-		if a.known != nil && age < accountsStale {
-			return a.known, nil
-		}
-		return nil, err
+		a.failed, a.failing = err, a.Now()
+		return a.stale(age)
 	}
 	a.retire(fresh, now)
-	a.known, a.read = fresh, now
+	a.known, a.read, a.failed = fresh, now, nil
 	return fresh, nil
+}
+
+// stale is what was known before, while it may still be used.
+func (a *Accounts) stale(age time.Duration) (map[string]*Account, error) {
+	if a.known != nil && age < accountsStale {
+		return a.known, nil
+	}
+	return nil, a.failed
 }
 
 func (a *Accounts) load(ctx context.Context) (map[string]*Account, error) {

@@ -5,6 +5,7 @@ import (
 	"context"
 	"log/slog"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -84,5 +85,31 @@ func TestAccountsAreKeptBrieflyAndRotateWithoutLoss(t *testing.T) {
 	store.err, store.all, now = nil, nil, now.Add(time.Minute)
 	if all, err := accounts.All(t.Context()); err != nil || len(all) != 0 {
 		t.Errorf("an account that went is still served: %v %v", all, err)
+	}
+}
+
+// slowRoutes is a database that takes connections and answers nothing.
+type slowRoutes struct{ wait time.Duration }
+
+func (r slowRoutes) Routes(ctx context.Context, _ harness.Channel) ([]postgres.AccountRoute, error) {
+	select {
+	case <-time.After(r.wait):
+	case <-ctx.Done():
+	}
+	return nil, harness.Errorf(harness.Unavailable, "the database does not answer")
+}
+
+// The loads of requests that wait for each other add up: with the real 5 s, the
+// twentieth request of one second is refused after 100 s.
+func TestAccountsThatCannotBeReadAreNotAskedForOneAfterTheOther(t *testing.T) {
+	a := NewAccounts(AccountsOptions{Channel: harness.ChannelTelegram, Store: slowRoutes{100 * time.Millisecond}, Secrets: secret.Environment(func(string) string { return "" }), Log: slog.New(slog.DiscardHandler), Now: time.Now})
+	begin := time.Now()
+	var all sync.WaitGroup
+	for range 20 {
+		all.Go(func() { _, _ = a.All(t.Context()) })
+	}
+	all.Wait()
+	if took := time.Since(begin); took > time.Second {
+		t.Errorf("20 requests at once were refused after %s; one load takes 100ms", took.Round(10*time.Millisecond))
 	}
 }

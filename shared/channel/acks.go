@@ -3,6 +3,7 @@ package channel
 import (
 	"context"
 	"log/slog"
+	"sync"
 	"time"
 
 	"tuluat.ai/harness/shared/event"
@@ -30,7 +31,9 @@ type ReceivedStore interface {
 // repeated event costs or doubles a sign, nothing else.
 type Acks struct {
 	AcksOptions
-	stay chan struct{} // who stays for the rest of a turn
+
+	mu   sync.Mutex
+	stay map[harness.SessionID]bool // for whose turn a request stays
 }
 
 // staying is how many requests may stay for a turn at the same time. Replies
@@ -39,7 +42,9 @@ type Acks struct {
 const staying = 8
 
 // NewAcks returns Acks.
-func NewAcks(o AcksOptions) *Acks { return &Acks{AcksOptions: o, stay: make(chan struct{}, staying)} }
+func NewAcks(o AcksOptions) *Acks {
+	return &Acks{AcksOptions: o, stay: map[harness.SessionID]bool{}}
+}
 
 // Received shows the sign once, and again while the turn of the message runs.
 func (a *Acks) Received(ctx context.Context, e event.Event) error {
@@ -48,7 +53,8 @@ func (a *Acks) Received(ctx context.Context, e event.Event) error {
 	}
 	end := time.NewTimer(a.Presence.Longest())
 	defer end.Stop()
-	for first := true; ; first = false {
+	for look := 1; ; look++ {
+		first := look == 1
 		m, err := a.Store.Received(ctx, e.Payload.Message)
 		if harness.KindOf(err) == harness.NotFound {
 			return nil
@@ -60,6 +66,9 @@ func (a *Acks) Received(ctx context.Context, e event.Event) error {
 		if m.Spec == nil || over && !first {
 			return nil
 		}
+		if look > 2 && m.State == harness.MessagePending { // it waits behind another turn
+			return nil
+		}
 		account, err := a.Accounts.Of(ctx, m.Session.Account, m.Session.Agent, *m.Spec)
 		if err == nil {
 			err = a.Presence.Show(ctx, account, m, first)
@@ -69,17 +78,33 @@ func (a *Acks) Received(ctx context.Context, e event.Event) error {
 			return nil
 		}
 		if first && !over {
-			select {
-			case a.stay <- struct{}{}:
-				defer func() { <-a.stay }()
-			default:
+			if !a.stays(m.Session.ID) {
 				return nil
 			}
+			defer a.leaves(m.Session.ID)
 		}
 		if over || !a.wait(ctx, end) {
 			return nil
 		}
 	}
+}
+
+// stays reports whether this request may stay for a turn of session: one does,
+// and only some of all.
+func (a *Acks) stays(session harness.SessionID) bool {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if a.stay[session] || len(a.stay) == staying {
+		return false
+	}
+	a.stay[session] = true
+	return true
+}
+
+func (a *Acks) leaves(session harness.SessionID) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	delete(a.stay, session)
 }
 
 func (a *Acks) wait(ctx context.Context, end *time.Timer) bool {

@@ -28,6 +28,13 @@ type Adapter interface {
 	Parse(body []byte, proof Proof) (postgres.Inbound, error)
 }
 
+// Admitter is an Adapter that can refuse a request by its header alone, before
+// its body is read: what a stranger sends then costs nothing.
+type Admitter interface {
+	// Admit fails as Verify would, whatever the body. Success promises nothing.
+	Admit(ctx context.Context, r *http.Request) error
+}
+
 // Proof is what a request's credential proves.
 type Proof struct {
 	Accounts map[string]*Account // by name

@@ -92,8 +92,10 @@ func (s *Sender) Reply(ctx context.Context, e event.Event) error {
 	return err
 }
 
-// markTime is how long a mark may take once the request's own time is over.
-const markTime = 10 * time.Second
+const (
+	markTime  = 10 * time.Second // for a mark, also once the request's own time is over
+	markAgain = 500 * time.Millisecond
+)
 
 func (s *Sender) mark(ctx context.Context, c *postgres.ReplyClaim, o postgres.ReplyOutcome) (*postgres.ReplyClaim, error) {
 	next := &s.lease
@@ -107,7 +109,21 @@ func (s *Sender) mark(ctx context.Context, c *postgres.ReplyClaim, o postgres.Re
 	}
 	ctx, cancel := context.WithTimeoutCause(context.WithoutCancel(ctx), markTime, errors.New("mark deadline of "+markTime.String()))
 	defer cancel()
-	return s.Store.MarkReply(ctx, c, o, next)
+	for {
+		claim, err := s.Store.MarkReply(ctx, c, o, next)
+		if harness.KindOf(err) != harness.Unavailable {
+			return claim, err
+		}
+		// What the provider said is known here and nowhere else. A mark that was
+		// committed although its answer was lost loses its lease at the next try.
+		again := time.NewTimer(markAgain)
+		select {
+		case <-again.C:
+		case <-ctx.Done():
+			again.Stop()
+			return claim, err
+		}
+	}
 }
 
 // attempt settles or sends one part and says what to write down.

@@ -1,6 +1,7 @@
 package channel
 
 import (
+	gocmp "cmp"
 	"context"
 	"fmt"
 	"log/slog"
@@ -154,11 +155,12 @@ func TestASenderBeginsSendsAndMarks(t *testing.T) {
 type heard struct {
 	replies
 	looks, done int
+	state       harness.MessageState // while the turn is not over; empty: RUNNING
 }
 
 func (h *heard) Received(context.Context, harness.MessageID) (*postgres.Received, error) {
 	h.looks++
-	m := &postgres.Received{State: harness.MessageRunning, Spec: &harness.ChannelSpec{}}
+	m := &postgres.Received{State: gocmp.Or(h.state, harness.MessageRunning), Spec: &harness.ChannelSpec{}}
 	if h.looks > h.done {
 		m.State = harness.MessageDone
 	}
@@ -208,10 +210,50 @@ func TestFewRequestsStayForATurn(t *testing.T) {
 	h, s := &heard{done: 1 << 30}, &signs{longest: time.Hour}
 	drain := make(chan struct{})
 	a := NewAcks(AcksOptions{Channel: harness.ChannelTelegram, Store: h, Accounts: h, Presence: s, Log: slog.New(slog.DiscardHandler), Drain: drain})
-	for range staying {
-		a.stay <- struct{}{}
+	for i := range staying {
+		if !a.stays(harness.SessionID(fmt.Sprint(i))) {
+			t.Fatalf("request %d may not stay", i)
+		}
 	}
-	if err := a.Received(t.Context(), event.Event{Channel: harness.ChannelTelegram, Payload: event.Payload{Message: "msg_1"}}); err != nil || s.first != 1 || s.more != 0 {
+	message := event.Event{Channel: harness.ChannelTelegram, Payload: event.Payload{Message: "msg_1"}}
+	if err := a.Received(t.Context(), message); err != nil || s.first != 1 || s.more != 0 {
 		t.Errorf("%+v %v", s, err)
+	}
+	a.leaves("0")
+	if !a.stays("ses") || a.stays("ses") {
+		t.Error("two requests stay for one conversation, or none may where there is room")
+	}
+	a.leaves("ses")
+	h.state = harness.MessagePending // behind another turn
+	if err := a.Received(t.Context(), message); err != nil || s.first != 2 || s.more != 1 {
+		t.Errorf("a message that waits for its turn: %+v %v", s, err)
+	}
+}
+
+// flaky fails its first mark as a deadlock (40P01) or a broken connection does.
+type flaky struct {
+	replies
+	marks int
+}
+
+func (f *flaky) MarkReply(ctx context.Context, c *postgres.ReplyClaim, o postgres.ReplyOutcome, next *postgres.ReplyLease) (*postgres.ReplyClaim, error) {
+	if f.marks++; f.marks == 1 {
+		return nil, harness.Errorf(harness.Unavailable, "the database cannot do it now")
+	}
+	return f.replies.MarkReply(ctx, c, o, next)
+}
+
+// The provider's 200 is in hand: one failed statement must not make the reply
+// UNKNOWN for good (Telegram) and hold the parts behind it for a lease.
+func TestAMarkThatFailsOnceIsMadeAgain(t *testing.T) {
+	store := &flaky{}
+	store.claim = &postgres.ReplyClaim{ID: "rpl_1", Attempts: 1, State: harness.ReplyPlanned, Kind: harness.ReplyText, Text: "hello", Spec: &harness.ChannelSpec{}}
+	s := NewSender(SenderOptions{
+		Channel: harness.ChannelTelegram, Store: store, Accounts: store, Transport: wire{postgres.ReplyOutcome{State: harness.ReplySent, ProviderID: "p"}, &store.did},
+		Log: slog.New(slog.DiscardHandler), Metrics: prometheus.NewRegistry(),
+	})
+	err := s.Reply(t.Context(), event.Event{Session: "ses_1", Channel: harness.ChannelTelegram})
+	if err != nil || store.marks < 2 {
+		t.Errorf("the outcome SENT is lost: %d marks, %v, did %q", store.marks, err, store.did)
 	}
 }

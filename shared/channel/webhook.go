@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
+	"golang.org/x/sync/semaphore"
 
 	"tuluat.ai/harness/shared/event"
 	"tuluat.ai/harness/shared/harness"
@@ -33,8 +34,14 @@ type Publisher interface {
 }
 
 const (
-	bodyTime = 10 * time.Second       // for a body to arrive
+	bodyTime = 5 * time.Second        // for a body to arrive
 	wakeTime = 400 * time.Millisecond // for all wakes of one request: providers measure the answer
+
+	// Bodies that are longer than smallBody, as nearly none are, share
+	// largeBodies: strangers must not fill the memory with them.
+	smallBody   = 64 << 10
+	largeBodies = 24 << 20
+	largeTime   = 2 * time.Second // to wait for a share
 )
 
 // Webhook takes a provider's updates. Its answers are empty and fit what
@@ -44,6 +51,7 @@ const (
 // the repeat is wanted.
 type Webhook struct {
 	WebhookOptions
+	large    *semaphore.Weighted
 	requests *prometheus.CounterVec
 	updates  *prometheus.CounterVec
 }
@@ -51,7 +59,7 @@ type Webhook struct {
 // NewWebhook returns the handler of one provider's POSTs.
 func NewWebhook(o WebhookOptions) *Webhook {
 	w := &Webhook{
-		WebhookOptions: o,
+		WebhookOptions: o, large: semaphore.NewWeighted(max(largeBodies, o.MaxBody)),
 		requests: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: "tuluat_channel_requests_total", Help: "Requests of a channel's provider, by HTTP status of the answer.",
 		}, []string{"channel", "status"}),
@@ -94,6 +102,16 @@ func (h *Webhook) refused(w http.ResponseWriter, err error) int {
 }
 
 func (h *Webhook) take(w http.ResponseWriter, r *http.Request) error {
+	if door, ok := h.Adapter.(Admitter); ok {
+		if err := door.Admit(r.Context(), r); err != nil {
+			return err
+		}
+	}
+	leave, err := h.enter(r)
+	if err != nil {
+		return err
+	}
+	defer leave()
 	body, err := h.read(w, r)
 	if err != nil {
 		return err
@@ -106,6 +124,7 @@ func (h *Webhook) take(w http.ResponseWriter, r *http.Request) error {
 	if err != nil {
 		return err
 	}
+	Scrub(&in, proof.Accounts)
 	accepted, events, err := h.Desk.Accept(r.Context(), in, "")
 	h.Events.PublishWithin(r.Context(), wakeTime, events...)
 	if err != nil {
@@ -113,6 +132,24 @@ func (h *Webhook) take(w http.ResponseWriter, r *http.Request) error {
 	}
 	h.count(in, accepted)
 	return nil
+}
+
+// enter takes a share of the memory for a long body, or one that does not say how
+// long it is.
+func (h *Webhook) enter(r *http.Request) (leave func(), err error) {
+	if r.ContentLength >= 0 && r.ContentLength <= smallBody {
+		return func() {}, nil
+	}
+	share := h.MaxBody
+	if r.ContentLength > 0 {
+		share = min(share, r.ContentLength)
+	}
+	ctx, cancel := context.WithTimeoutCause(r.Context(), largeTime, errors.New("large bodies deadline of "+largeTime.String()))
+	defer cancel()
+	if err := h.large.Acquire(ctx, share); err != nil {
+		return nil, harness.Wrap(harness.Unavailable, err, "too many long bodies come at once")
+	}
+	return func() { h.large.Release(share) }, nil
 }
 
 func (h *Webhook) read(w http.ResponseWriter, r *http.Request) ([]byte, error) {
@@ -134,8 +171,13 @@ func (h *Webhook) read(w http.ResponseWriter, r *http.Request) ([]byte, error) {
 }
 
 func (h *Webhook) count(in postgres.Inbound, accepted []postgres.Accepted) {
-	for _, a := range accepted {
+	for i, a := range accepted {
 		h.updates.WithLabelValues(string(h.Channel), string(a.Outcome)).Inc()
+		if a.Outcome == postgres.ArrivalDenied {
+			refused := in.Arrivals[i]
+			h.Log.Warn("a sender is refused by the agent's sender policy; the message is kept as a notice", "channel", string(h.Channel),
+				"account", refused.Account, "sender", refused.Message.ChannelUserID)
+		}
 	}
 	for _, n := range in.Notices {
 		h.updates.WithLabelValues(string(h.Channel), string(n.Kind)).Inc()

@@ -1,9 +1,13 @@
 package main
 
 import (
+	"bytes"
 	"errors"
+	"io"
 	"log/slog"
+	"net/http"
 	"path/filepath"
+	"sync"
 	"time"
 
 	"github.com/johannesboyne/gofakes3"
@@ -30,7 +34,7 @@ func openStorage(state string, log *slog.Logger) (*storage, error) {
 	if err != nil {
 		return nil, errors.Join(err, db.Close())
 	}
-	server := gofakes3.New(backend, gofakes3.WithLogger(gofakes3.DiscardLog())).Server()
+	server := oneWriter(gofakes3.New(backend, gofakes3.WithLogger(gofakes3.DiscardLog())).Server())
 	served, err := serveLoopback(server, log)
 	if err != nil {
 		return nil, errors.Join(err, db.Close())
@@ -38,6 +42,33 @@ func openStorage(state string, log *slog.Logger) (*storage, error) {
 	log.Info("S3 is served", "url", served.url)
 	return &storage{db: db, served: served}, nil
 }
+
+// oneWriter lets requests that read go on together, and those that write go
+// alone: what the backend reads is in the file's memory map, and good only until
+// the next write moves that.
+func oneWriter(next http.Handler) http.Handler {
+	var mu sync.RWMutex
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if r.Method == http.MethodGet || r.Method == http.MethodHead {
+			mu.RLock()
+			defer mu.RUnlock()
+			next.ServeHTTP(w, r)
+			return
+		}
+		body, err := io.ReadAll(http.MaxBytesReader(w, r.Body, maxObject)) // a slow sender holds nobody up
+		if err != nil {
+			http.Error(w, "the object is too long or broke off", http.StatusBadRequest)
+			return
+		}
+		r.Body = io.NopCloser(bytes.NewReader(body))
+		mu.Lock()
+		defer mu.Unlock()
+		next.ServeHTTP(w, r)
+	})
+}
+
+// maxObject is the longest object that this store takes, in bytes.
+const maxObject = 128 << 20
 
 // bucket is where files and archives go.
 const bucket = "tuluat"

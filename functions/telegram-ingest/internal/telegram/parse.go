@@ -385,7 +385,10 @@ func (u *update) migrated(m object, chat int64) bool {
 	if from == 0 {
 		return false
 	}
-	u.in.Renames = append(u.in.Renames, postgres.Rename{Account: u.account.Name, ProviderID: u.providerID(), From: []string{decimal(from)}, To: []string{decimal(to)}})
+	u.in.Renames = append(u.in.Renames, postgres.Rename{
+		Account: u.account.Name, ProviderID: "migrate:" + decimal(from) + ":" + decimal(to), // both chats say it, in an update each
+		From: []string{decimal(from)}, To: []string{decimal(to)},
+	})
 	u.notice(postgres.Notice{Kind: harness.NoticeIdentity, Chat: decimal(from), Data: map[string]any{"chatId": decimal(from), "newChatId": decimal(to)}})
 	return true
 }

@@ -208,7 +208,7 @@ func TestChatsChange(t *testing.T) {
 	if diff := cmp.Diff([]postgres.Block{{Account: testBot, Chat: "5000000001", Reason: "the person has blocked the bot"}}, in.Blocks); diff != "" {
 		t.Error(diff)
 	}
-	want := []postgres.Rename{{Account: testBot, From: []string{"-400"}, To: []string{"-100400"}}}
+	want := []postgres.Rename{{Account: testBot, ProviderID: "migrate:-400:-100400", From: []string{"-400"}, To: []string{"-100400"}}}
 	for _, body := range []string{
 		`{"update_id":1,"message":` + said(ada, `"chat":{"id":-400,"type":"group"},"migrate_to_chat_id":-100400`) + `}`,
 		`{"update_id":2,"message":` + said(ada, `"chat":{"id":-100400,"type":"supergroup"},"migrate_from_chat_id":-400`) + `}`,

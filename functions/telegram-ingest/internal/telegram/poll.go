@@ -379,6 +379,7 @@ func readUpdates(account *channel.Account, result json.RawMessage, offset int64)
 		if id, ok := asObject(value).id("update_id"); ok && (!counted || id >= offset) {
 			offset, counted = id+1, true
 		}
+		channel.Scrub(&updates[i].in, map[string]*channel.Account{account.Name: account})
 		updates[i].id, updates[i].next = u.providerID(), offset
 	}
 	return updates, nil

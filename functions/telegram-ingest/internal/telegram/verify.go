@@ -20,6 +20,12 @@ type Adapter struct{ accounts Accounts }
 // NewAdapter takes updates for the bots of accounts.
 func NewAdapter(accounts Accounts) *Adapter { return &Adapter{accounts: accounts} }
 
+// Admit implements channel.Admitter: the proof is in the header.
+func (a *Adapter) Admit(ctx context.Context, r *http.Request) error {
+	_, err := a.Verify(ctx, r, nil)
+	return err
+}
+
 // Verify proves the bot of the path by the secret header, which is a bearer: any
 // current webhook secret of that bot will do. A bot that nobody has, one without
 // a secret and a wrong secret are told apart by nothing.

@@ -98,7 +98,7 @@ func TestTurns(t *testing.T) {
 func TestArrival(t *testing.T) {
 	in := parsed(t, change(`"contacts":[{"wa_id":"15550001111","user_id":"US.1","profile":{"name":"Ada"}}],"messages":[{"from":"15550001111","id":"wamid.1","timestamp":"1788000000","type":"text","text":{"body":"hi"}}]`), nil)
 	want := postgres.Arrival{
-		Account: ourID, ProviderID: "wamid.1", Chat: "15550001111", Address: "15550001111", OtherID: "US.1", Aliases: []string{"US.1", "15550001111"},
+		Account: ourID, ProviderID: "wamid.1", Chat: "15550001111", Address: "15550001111", OtherID: "US.1", Aliases: []string{"US.1", "15550001111"}, Lasting: "US.1",
 		SentAt: time.Unix(1788000000, 0).UTC(), Pace: postgres.Pace{Every: 6 * time.Second, Burst: 45},
 		Message: harness.Message{Channel: harness.ChannelWhatsApp, ChannelUserID: "15550001111", Text: "hi", Metadata: map[string]any{
 			"messageId": "wamid.1", "type": "text", "phoneNumberId": ourID, "userId": "US.1", "profileName": "Ada", "timestamp": "1788000000",
@@ -228,7 +228,10 @@ func TestRenames(t *testing.T) {
 		in := parsed(t, said(`"type":"system","system":{`+tt.system+`}`), nil)
 		var want []postgres.Rename
 		if tt.to != nil {
-			want = []postgres.Rename{{Account: ourID, From: tt.from, To: tt.to}}
+			want = []postgres.Rename{{Account: ourID, ProviderID: "wamid.1", From: tt.from, To: tt.to}}
+			if last := tt.to[len(tt.to)-1]; strings.HasPrefix(last, "US.") {
+				want[0].Lasting = last
+			}
 		}
 		if diff := cmp.Diff(want, in.Renames); diff != "" || len(in.Notices) != 1 || in.Notices[0].Kind != harness.NoticeIdentity {
 			t.Errorf("%s: %s %+v", name, diff, in.Notices)

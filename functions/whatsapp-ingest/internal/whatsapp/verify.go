@@ -43,17 +43,33 @@ const (
 	signaturePrefix = "sha256="
 )
 
+// Admit implements channel.Admitter: without the form of a signature there is no
+// need to read what it would be of.
+func (a *Adapter) Admit(_ context.Context, r *http.Request) error {
+	_, err := signature(r)
+	return err
+}
+
+// signature is what the provider's header says.
+func signature(r *http.Request) ([]byte, error) {
+	header, ok := strings.CutPrefix(r.Header.Get(signatureHeader), signaturePrefix)
+	if !ok || len(header) != hex.EncodedLen(sha256.Size) {
+		return nil, errNotSigned
+	}
+	bytes, err := hex.DecodeString(header)
+	if err != nil {
+		return nil, errNotSigned
+	}
+	return bytes, nil
+}
+
 // Verify says which numbers the request may speak for: those whose app secret
 // has signed the bytes of body, as they came. Without a signature, or without
 // any app secret, it is nobody.
 func (a *Adapter) Verify(ctx context.Context, r *http.Request, body []byte) (channel.Proof, error) {
-	header, ok := strings.CutPrefix(r.Header.Get(signatureHeader), signaturePrefix)
-	if !ok || len(header) != hex.EncodedLen(sha256.Size) {
-		return channel.Proof{}, errNotSigned
-	}
-	signature, err := hex.DecodeString(header)
+	said, err := signature(r)
 	if err != nil {
-		return channel.Proof{}, errNotSigned
+		return channel.Proof{}, err
 	}
 	accounts, err := a.accounts.All(ctx)
 	if err != nil {
@@ -68,7 +84,7 @@ func (a *Adapter) Verify(ctx context.Context, r *http.Request, body []byte) (cha
 			tried[key] = true
 			mac := hmac.New(sha256.New, []byte(key.Reveal()))
 			mac.Write(body)
-			if hmac.Equal(mac.Sum(nil), signature) {
+			if hmac.Equal(mac.Sum(nil), said) {
 				return proofOf(accounts, key), nil
 			}
 		}
