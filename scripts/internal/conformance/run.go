@@ -25,6 +25,7 @@ type Options struct {
 
 	Say func(string) // tells a person how far it is; may be nil
 
+	slack time.Duration // tests: how many times slower the machine may be, as it compiles and tests beside this; 0: not
 	known time.Duration // tests: how long functions may go on with old routes; 0: routesKnown
 }
 
