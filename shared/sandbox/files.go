@@ -102,15 +102,16 @@ type LeftOut struct {
 
 // Outcome is what is in the folder out after a command.
 type Outcome struct {
-	Files []OutFile // new or changed since an earlier execution
-	Left  []LeftOut // beyond the limits, or no plain files; the first ones by name
+	Files []OutFile // new or changed since an earlier execution, or left by its limits
+	Left  []LeftOut // beyond the limits, empty, or no plain files; the first ones by name
 	More  int       // of those, without a name
 }
 
 // Collect returns the files below Workspace's folder out that are new, or have
-// changed, since Collect succeeded after an earlier execution of the sandbox.
-// Called again after the same execution it returns the same. It holds all files
-// in memory, at most limits.TotalBytes.
+// changed, since Collect succeeded after an earlier execution of the sandbox, and
+// then those that this earlier one left as TooMany or TooMuch, unless it allowed
+// no files at all. Called again after the same execution it returns the same. It
+// holds all files in memory, at most limits.TotalBytes.
 //
 // ErrGone: there is no such sandbox. Everything else is harness.Unavailable.
 func Collect(ctx context.Context, d Driver, sb Sandbox, after harness.ExecutionID, limits OutLimits) (Outcome, error) {

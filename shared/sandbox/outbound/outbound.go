@@ -28,6 +28,7 @@ const (
 	NoFile                       // it is a link, a pipe, a socket or a device
 	Unreadable                   // it cannot be opened
 	Changed                      // it changed while it was read; what was sent of it is no whole file
+	Empty                        // it has no bytes: no channel takes such a file
 )
 
 // String says it to people.
@@ -47,6 +48,8 @@ func (r Reason) String() string {
 		return "it cannot be opened"
 	case Changed:
 		return "it changed while it was read"
+	case Empty:
+		return "empty"
 	}
 	return "not sent"
 }

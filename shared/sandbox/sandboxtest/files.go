@@ -64,7 +64,8 @@ type breaks struct{ err error }
 
 func (b breaks) Read([]byte) (int, error) { return 0, b.err }
 
-// filesOut: what is new or has changed comes out, once per execution that asks.
+// filesOut: what is new or has changed comes out, once per execution that asks,
+// and what the limits have left comes after the next.
 func filesOut(t *testing.T, b Bench) {
 	sb := Started(t, b.Driver, Spec())
 	limits := sandbox.OutLimits{Files: 3, Bytes: 1 << 20, TotalBytes: 2 << 20}
@@ -106,7 +107,21 @@ func filesOut(t *testing.T, b Bench) {
 	collect(run("printf 3 > out/a; touch out/d/b", true), map[string]string{"a": "3", "d/b": "2"}, none)
 	collect(run("rm out/a; printf 4 > out/w; printf 5 > out/x; printf 6 > out/y; printf 7 > out/z; truncate -s 2M out/large; ln out/d/b out/hard; ln -s a out/soft", true),
 		map[string]string{"d/b": "2", "hard": "2", "w": "4"}, map[string]outbound.Reason{"large": outbound.TooLarge, "x": outbound.TooMany, "y": outbound.TooMany, "z": outbound.TooMany, "soft": outbound.NoFile}) // a hard link is a plain file of the sandbox's own
+	collect(run("true", true), map[string]string{"x": "5", "y": "6", "z": "7"}, none) // their turn has come
 	collect(run("true", true), map[string]string{}, none)
+	collect(run("rm -r out/*; for f in a b c d e; do : > out/$f; done; for f in p q r s t; do printf $f > out/$f; done", true),
+		map[string]string{"p": "p", "q": "q", "r": "r"}, map[string]outbound.Reason{
+			"a": outbound.Empty, "b": outbound.Empty, "c": outbound.Empty, "d": outbound.Empty, "e": outbound.Empty, "s": outbound.TooMany, "t": outbound.TooMany,
+		})
+	collect(run("printf v > out/v; printf w > out/w", true), map[string]string{"v": "v", "w": "w", "s": "s"}, map[string]outbound.Reason{"t": outbound.TooMany}) // what is new goes first
+	collect(run("printf u > out/t", true), map[string]string{"t": "u"}, none)
+	collect(run("rm -r out/*; for f in m n o; do truncate -s 1M out/$f; done", true),
+		map[string]string{"m": strings.Repeat("\x00", 1<<20), "n": strings.Repeat("\x00", 1<<20)}, map[string]outbound.Reason{"o": outbound.TooMuch})
+	collect(run("true", true), map[string]string{"o": strings.Repeat("\x00", 1<<20)}, none)
+	limits.Files = 0
+	collect(run("printf 1 > out/1", true), map[string]string{}, map[string]outbound.Reason{"1": outbound.TooMany})
+	collect(run("true", true), map[string]string{}, none)
+	limits.Files = 3
 	collect(run("rm -r out/*; truncate -s 2M out/large; truncate -s 1M out/m1; truncate -s 1M out/m2; printf x > out/m3", true),
 		map[string]string{"m1": strings.Repeat("\x00", 1<<20), "m2": strings.Repeat("\x00", 1<<20)}, map[string]outbound.Reason{"large": outbound.TooLarge, "m3": outbound.TooMuch})
 	other := sb

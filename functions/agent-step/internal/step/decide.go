@@ -83,8 +83,18 @@ func unusable(c *postgres.Claim) string {
 }
 
 // newConversation reports whether text is the command that ends a conversation.
+// In groups the bot is named: behind the command, as Telegram's clients do, or by
+// a mention before it.
 func newConversation(text string) bool {
-	return strings.EqualFold(strings.TrimSpace(text), "/new")
+	words := strings.Fields(text)
+	if len(words) == 2 && strings.HasPrefix(words[0], "@") {
+		words = words[1:]
+	}
+	if len(words) != 1 {
+		return false
+	}
+	command, _, _ := strings.Cut(words[0], "@")
+	return strings.EqualFold(command, "/new")
 }
 
 // settleCalls gives every open call whose execution has ended its one result and

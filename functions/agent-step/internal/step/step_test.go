@@ -2,6 +2,7 @@ package step_test
 
 import (
 	"context"
+	"fmt"
 	"log/slog"
 	"strings"
 	"sync"
@@ -367,6 +368,34 @@ func TestNewEndsTheConversation(t *testing.T) {
 	b.say("3", "hello again")
 	if b.session == old {
 		t.Fatal("the next message joined the old conversation")
+	}
+}
+
+// In groups the bot is named with the command.
+func TestNewWithTheBotsName(t *testing.T) {
+	b := newBench(t, coder())
+	for i, c := range []struct {
+		text string
+		ends bool
+	}{
+		{"/new@coder_bot", true},
+		{" /NEW@Coder_Bot\n", true},
+		{"@coder_bot /new", true},
+		{"@coder_bot\n/new@coder_bot", true},
+		{"/newer@coder_bot", false},
+		{"/new@coder_bot please", false},
+		{"@coder_bot /new please", false},
+		{"@coder_bot @other /new", false},
+		{"hey /new", false},
+		{"@coder_bot", false},
+		{"me@new", false},
+	} {
+		b.model.answers = []any{says("hi")}
+		b.say(fmt.Sprint(i), c.text)
+		b.wake()
+		if ends := b.state() == "COMPLETED"; ends != c.ends {
+			t.Errorf("%q left the conversation %s", c.text, b.state())
+		}
 	}
 }
 

@@ -7,6 +7,8 @@ import (
 	"encoding/hex"
 	"errors"
 	"fmt"
+	"hash"
+	"io"
 	"mime"
 	"net/http"
 	"path"
@@ -96,20 +98,42 @@ func again(claim *postgres.ExecutionClaim, err error) bool {
 	return harness.KindOf(err) == harness.Unavailable && claim.Attempts < fileAttempts
 }
 
+// errReplaced says that what is stored now is not what was stored.
+var errReplaced = harness.Errorf(harness.Internal, "the object store has another file in its place")
+
 func (x *Executor) putFile(ctx context.Context, sb sandbox.Sandbox, f postgres.LackingFile) error {
 	body, size, err := x.Objects.Get(ctx, f.ObjectKey)
 	if err != nil {
 		return err
 	}
 	defer body.Close()
-	if size != f.Bytes { // what is there now is not what was stored
-		return harness.Errorf(harness.Internal, "the object store has another file in its place")
+	if size != f.Bytes || size == 0 && f.Digest != digestOf(nil) {
+		return errReplaced
 	}
-	digest, err := sandbox.Put(ctx, x.Driver, sb, f.Path, body, size)
-	if err == nil && digest != f.Digest {
-		x.Log.Error("a stored file has changed", "attachment", string(f.ID), "session", string(f.Session))
-	}
+	_, err = sandbox.Put(ctx, x.Driver, sb, f.Path, &intact{r: body, left: size, sum: sha256.New(), digest: f.Digest}, size)
 	return err
+}
+
+// intact reads a file of left bytes, at least one, and gives the last of them
+// only if all together have the digest: whoever takes a file whole or not at all
+// never takes another one.
+type intact struct {
+	r      io.Reader
+	left   int64
+	sum    hash.Hash
+	digest string // SHA-256, in hex
+}
+
+func (i *intact) Read(p []byte) (int, error) {
+	if i.left == 0 {
+		return 0, io.EOF
+	}
+	n, err := i.r.Read(p[:min(int64(len(p)), max(i.left-1, 1))])
+	i.sum.Write(p[:n])
+	if i.left -= int64(n); i.left == 0 && n > 0 && hex.EncodeToString(i.sum.Sum(nil)) != i.digest {
+		return 0, errReplaced
+	}
+	return n, err
 }
 
 // files is what is to be said of files once a command has ended: those it made
@@ -189,7 +213,7 @@ func (x *Executor) collect(ctx context.Context, claim *postgres.ExecutionClaim, 
 	for _, f := range out.Files {
 		file := describe(claim, f)
 		if len(f.Data) == 0 {
-			left.add(file.Path, "empty")
+			left.add(file.Path, outbound.Empty.String())
 			continue
 		}
 		if err := x.Objects.Put(ctx, file.ObjectKey, bytes.NewReader(f.Data), file.Bytes, file.MimeType); err != nil {
@@ -206,27 +230,35 @@ func (x *Executor) collect(ctx context.Context, claim *postgres.ExecutionClaim, 
 			return nil, err
 		}
 	}
-	limited := false
+	limited, waiting := false, false
 	for _, f := range out.Left {
 		left.add(outbound.Folder+"/"+f.Path, f.Reason.String())
-		limited = limited || f.Reason == outbound.TooMany || f.Reason == outbound.TooLarge || f.Reason == outbound.TooMuch
+		waiting = waiting || f.Reason == outbound.TooMany || f.Reason == outbound.TooMuch
+		limited = limited || waiting || f.Reason == outbound.TooLarge
 	}
 	left.more += out.More
 	if text := left.text(); text != "" {
 		notes = append(notes, "not sent: "+text)
 	}
 	if limited || out.More > 0 {
-		notes = append(notes, fmt.Sprintf("of one command at most %d files are sent, each of at most %d MB, all together of at most %d MB; a file is looked at again when it changes",
+		notes = append(notes, fmt.Sprintf("of one command at most %d files are sent, each of at most %d MB, all together of at most %d MB",
 			limits.Files, limits.Bytes>>20, limits.TotalBytes>>20))
 	}
+	if waiting {
+		notes = append(notes, "files that were too many or too much go with your next command; remove those that the person shall not get")
+	}
 	return notes, nil
+}
+
+func digestOf(data []byte) string {
+	sum := sha256.Sum256(data)
+	return hex.EncodeToString(sum[:])
 }
 
 // describe says what a file is to a channel. Its bytes decide what is a picture,
 // not its name.
 func describe(claim *postgres.ExecutionClaim, f sandbox.OutFile) postgres.MadeFile {
-	sum := sha256.Sum256(f.Data)
-	digest := hex.EncodeToString(sum[:])
+	digest := digestOf(f.Data)
 	kind, found := harness.AttachmentDocument, http.DetectContentType(f.Data)
 	if (found == "image/jpeg" || found == "image/png") && len(f.Data) <= maxImage {
 		kind = harness.AttachmentImage

@@ -183,6 +183,19 @@ func TestFilesThatAreMissing(t *testing.T) {
 			w.stored(m, id, "abc")
 			m.files["k-"+id] = []byte("abcdef")
 		}, "true", `COMPLETED 0 (not in the workspace: "in/x.bin" (the object store has another file in its place))`},
+		"object replaced by one of its size": {func(w *world, m *memory, id string) {
+			w.stored(m, id, "abc")
+			m.files["k-"+id] = []byte("abd")
+		}, `test -z "$(ls -A in)"`, `COMPLETED 0 (not in the workspace: "in/x.bin" (the object store has another file in its place))`},
+		"object of one byte replaced": {func(w *world, m *memory, id string) {
+			w.stored(m, id, "a")
+			m.files["k-"+id] = []byte("b")
+		}, "test ! -e in/x.bin", `COMPLETED 0 (not in the workspace: "in/x.bin" (the object store has another file in its place))`},
+		"object of no bytes that is not what was stored": {func(w *world, m *memory, id string) {
+			w.stored(m, id, "")
+			w.sql(`UPDATE attachments SET digest = repeat('0', 64)`)
+		}, "test ! -e in/x.bin", `COMPLETED 0 (not in the workspace: "in/x.bin" (the object store has another file in its place))`},
+		"nothing: a file of no bytes": {func(w *world, m *memory, id string) { w.stored(m, id, "") }, "test -f in/x.bin", "COMPLETED 0"},
 		"too large for the workspace": {func(w *world, m *memory, id string) {
 			w.stored(m, id, "abc")
 			w.sql(`UPDATE attachments SET size_bytes = 200 << 20`)
@@ -205,6 +218,9 @@ func TestFilesThatAreMissing(t *testing.T) {
 				}
 			}
 			w.expect(e, c.want)
+			if n, told := query[int](w, `SELECT count(*) FROM attachment_placements`), w.reason(e) != ""; (n == 0) != told {
+				t.Errorf("%d placements, told %v", n, told)
+			}
 		})
 	}
 }
@@ -258,7 +274,7 @@ func TestFilesGoOut(t *testing.T) {
 		t.Errorf("%d files: %v", n, w.made())
 	}
 	reason := w.reason(e)
-	for _, want := range []string{`"out/link" (a link or a special file)`, `"out/pipe" (a link or a special file)`, `"out/proc" (a link or a special file)`, `"out/empty" (empty)`, `"out/shut" (it cannot be opened)`} {
+	for _, want := range []string{`"out/shut" (it cannot be opened)`, `"out/z" (it cannot be opened)`, `"out/empty" (empty)`, `"out/link" (a link or a special file)`, `"out/pipe" (a link or a special file)`, " and 1 more"} {
 		if !strings.Contains(reason, want) {
 			t.Errorf("%s is not told: %s", want, reason)
 		}
@@ -285,6 +301,60 @@ func TestFilesGoOut(t *testing.T) {
 	w.expect(failing, "FAILED 7")
 	if n := query[int](w, `SELECT count(*) FROM attachments WHERE execution_id = $1`, failing.Payload.Execution); n != 1 {
 		t.Errorf("a command that failed left %d files", n)
+	}
+}
+
+// Files that nobody misses take no place from the one that was meant.
+func TestEmptyFilesKeepNothingBack(t *testing.T) {
+	for name, c := range map[string]struct{ command, made, want string }{
+		"empty": {
+			"mkdir out; for n in 10 11 12 13 14 15 16 17 18 19 20; do : > out/$n; done; echo real > out/z.txt", "DOCUMENT|z.txt|text/plain; charset=utf-8|5|out/z.txt",
+			`COMPLETED 0 (not sent: "out/10" (empty), "out/11" (empty), "out/12" (empty), "out/13" (empty), "out/14" (empty) and 6 more)`,
+		},
+		"names": {
+			"mkdir out; for n in $(seq 100 199); do : > out/$n; ln -s / out/l$n; done; truncate -s 100M out/z.txt", "",
+			`COMPLETED 0 (not sent: "out/z.txt" (too large), "out/100" (empty), "out/101" (empty), "out/102" (empty), "out/103" (empty) and 196 more; of one command at most 10 files are sent, each of at most 20 MB, all together of at most 40 MB)`,
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			w, _ := withFiles(t)
+			e := w.ask("ses_a", c.command)
+			w.deliverTwice(e)
+			w.expect(e, c.want)
+			if diff := cmp.Diff([]string{c.made}, w.made()); diff != "" {
+				t.Errorf("made (-want +got):\n%s", diff)
+			}
+			next := w.ask("ses_a", "true")
+			w.deliverTwice(next)
+			w.expect(next, "COMPLETED 0")
+		})
+	}
+}
+
+// What the limits of one command leave goes with the next, unchanged or not.
+func TestFilesThatWaitForTheNextCommand(t *testing.T) {
+	w, _ := withFiles(t)
+	paths := func(e event.Event) string {
+		return query[string](w, `SELECT COALESCE(string_agg(substr(path, 5), ' ' ORDER BY path COLLATE "C"), '') FROM attachments WHERE execution_id = $1`, e.Payload.Execution)
+	}
+	first := w.ask("ses_a", "mkdir out; for n in $(seq 10 24); do echo $n > out/$n; done")
+	w.deliverTwice(first)
+	if got := paths(first); got != "10 11 12 13 14 15 16 17 18 19" {
+		t.Errorf("of 15 files went out: %s", got)
+	}
+	w.expect(first, `COMPLETED 0 (not sent: "out/20" (too many files), "out/21" (too many files), "out/22" (too many files), "out/23" (too many files), "out/24" (too many files); `+
+		`of one command at most 10 files are sent, each of at most 20 MB, all together of at most 40 MB; files that were too many or too much go with your next command; remove those that the person shall not get)`)
+	second := w.ask("ses_a", "rm out/21")
+	w.deliverTwice(second)
+	w.expect(second, "COMPLETED 0")
+	if got := paths(second); got != "20 22 23 24" {
+		t.Errorf("after the next command went out: %s", got)
+	}
+	third := w.ask("ses_a", "true")
+	w.deliverTwice(third)
+	if got := paths(third); got != "" {
+		t.Errorf("sent again: %s", got)
 	}
 }
 

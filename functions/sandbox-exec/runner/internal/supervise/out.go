@@ -30,11 +30,13 @@ type taken struct {
 	files map[string]sent
 }
 
-// sent is a file as it was, and the execution after which it was sent. Asked
-// again after the same execution, the answer is the same.
+// sent is a file as it was, and the execution after which it was sent or named.
+// Asked again after the same execution, the answer is the same.
 type sent struct {
-	state fileState
-	by    string
+	state  fileState
+	by     string
+	waited bool // an earlier execution's limits had left it
+	waits  bool // this one's did: it may go after the next
 }
 
 // fileState tells whether a file has changed. No program can set the time of
@@ -52,9 +54,15 @@ type found struct {
 	reason outbound.Reason // why it is no file to be sent
 }
 
-// serveOut sends, as a tar, the files below out/ that are new or have changed
-// since an earlier execution. Plain files only; see outbound for what else is in
-// the tar.
+// offer is a file that is to be sent or named.
+type offer struct {
+	found
+	waited, waits bool // as in sent
+}
+
+// serveOut sends, as a tar, the files below out/ that are new, have changed since
+// an earlier execution, or were left by its limits. Plain files only; see outbound
+// for what else is in the tar.
 func (s *supervisor) serveOut(conn *net.UnixConn, req wire.Request) {
 	done, ok := s.use()
 	if !ok {
@@ -65,8 +73,10 @@ func (s *supervisor) serveOut(conn *net.UnixConn, req wire.Request) {
 	s.taken.mu.Lock()
 	defer s.taken.mu.Unlock()
 	files, more, err := s.look()
+	var offers []offer
 	if err == nil {
-		err = s.sendFiles(frames{conn}, req, files, more)
+		offers = s.taken.offers(files, req.ID)
+		err = s.sendFiles(frames{conn}, req, offers, more)
 	}
 	if err != nil {
 		_ = wire.WriteFrame(conn, wire.Refuse, []byte(err.Error()))
@@ -75,7 +85,7 @@ func (s *supervisor) serveOut(conn *net.UnixConn, req wire.Request) {
 	if wire.WriteFrame(conn, wire.Ready, nil) != nil {
 		return
 	}
-	s.taken.remember(files, req.ID)
+	s.taken.remember(files, offers, req.ID)
 }
 
 // outbound reports whether there is a folder of files to be sent out.
@@ -99,33 +109,35 @@ func (f frames) Write(p []byte) (int, error) {
 	return len(p), nil
 }
 
-// sendFiles writes the tar. Files beyond a limit are named and left.
-func (s *supervisor) sendFiles(w io.Writer, req wire.Request, files []found, more int) error {
+// sendFiles writes the tar. Files beyond a limit are named and left; those that
+// would fit after another command are marked as waiting for it. A caller that
+// takes no files at all is not to be offered them for ever.
+func (s *supervisor) sendFiles(w io.Writer, req wire.Request, offers []offer, more int) error {
 	archive := outbound.NewWriter(w)
 	count, total, named := 0, int64(0), 0
-	leave := func(f found, reason outbound.Reason) error {
+	leave := func(f *offer, reason outbound.Reason) error {
 		if named++; named > maxNamed && reason != outbound.Changed { // what was sent must be taken back by name
 			more++
 			return nil
 		}
 		return archive.Left(f.path, f.state.size, reason)
 	}
-	for _, f := range files {
-		if !s.taken.fresh(f, req.ID) {
-			continue
-		}
+	for i := range offers {
+		f := &offers[i]
 		reason := f.reason
 		switch {
 		case reason != 0:
-		case count >= req.MaxFiles:
-			reason = outbound.TooMany
-		case f.state.size > req.MaxBytes:
+		case f.state.size == 0:
+			reason = outbound.Empty
+		case f.state.size > min(req.MaxBytes, req.MaxTotal):
 			reason = outbound.TooLarge
+		case count >= req.MaxFiles:
+			reason, f.waits = outbound.TooMany, req.MaxFiles > 0
 		case total+f.state.size > req.MaxTotal:
-			reason = outbound.TooMuch
+			reason, f.waits = outbound.TooMuch, req.MaxFiles > 0
 		default:
 			var err error
-			if reason, err = s.sendFile(archive, f); err != nil {
+			if reason, err = s.sendFile(archive, f.found); err != nil {
 				return err
 			}
 			if reason == 0 || reason == outbound.Changed {
@@ -296,22 +308,48 @@ func stateOf(st unix.Stat_t) fileState {
 	return fileState{size: st.Size, mtime: st.Mtim, changed: st.Ctim, inode: st.Ino}
 }
 
-// fresh reports whether f is new or has changed since it was sent after another
-// execution.
-func (t *taken) fresh(f found, id string) bool {
-	was, known := t.files[f.path]
-	return !known || was.by == id || was.state != f.state
+// offers picks what is to be sent or named after the execution id, in the order
+// in which it may use up the limits and the names: what is new, so that nothing
+// old keeps out what a command has just made; what has waited; and at last what
+// nobody misses. Within each, the order of files.
+func (t *taken) offers(files []found, id string) []offer {
+	var all []offer
+	for _, f := range files {
+		was, known := t.files[f.path]
+		same := known && was.state == f.state
+		switch {
+		case known && was.by == id:
+			all = append(all, offer{found: f, waited: was.waited})
+		case same && was.waits:
+			all = append(all, offer{found: f, waited: true})
+		case !same:
+			all = append(all, offer{found: f})
+		}
+	}
+	slices.SortStableFunc(all, func(a, b offer) int { return cmp.Compare(a.rank(), b.rank()) })
+	return all
+}
+
+func (o *offer) rank() int {
+	switch {
+	case o.reason == outbound.NoFile, o.reason == 0 && o.state.size == 0:
+		return 2
+	case o.waited:
+		return 1
+	}
+	return 0
 }
 
 // remember notes what was sent or named; what is gone is forgotten.
-func (t *taken) remember(files []found, id string) {
+func (t *taken) remember(files []found, offers []offer, id string) {
 	now := make(map[string]sent, len(files))
 	for _, f := range files {
-		if t.fresh(f, id) {
-			now[f.path] = sent{f.state, id}
-		} else {
-			now[f.path] = t.files[f.path]
+		if was, known := t.files[f.path]; known {
+			now[f.path] = was
 		}
+	}
+	for _, o := range offers {
+		now[o.path] = sent{state: o.state, by: id, waited: o.waited, waits: o.waits}
 	}
 	t.files = now
 }
