@@ -7,6 +7,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"os"
 	"os/signal"
 	"path/filepath"
@@ -23,14 +24,40 @@ var errDifferent = errors.New("not every case is as it should be")
 
 func main() {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
-	root := &cobra.Command{Use: "tuluat conformance", Short: "Run cases against the functions", SilenceUsage: true, SilenceErrors: true}
-	root.AddCommand(channels())
-	err := root.ExecuteContext(ctx)
+	code := run(ctx, os.Args[1:], os.Stdout, os.Stderr)
 	stop()
-	if err != nil {
-		fmt.Fprintln(os.Stderr, "tuluat:", err)
-		os.Exit(1)
+	os.Exit(code)
+}
+
+// The exit codes are the CLI's.
+const (
+	exitError = 1
+	exitUsage = 2
+)
+
+// ranError is an error of a command that ran: the rest is usage.
+type ranError struct{ error }
+
+func run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
+	root := &cobra.Command{
+		Use: "conformance", Short: "Run cases against the functions", SilenceUsage: true, SilenceErrors: true,
+		Annotations:       map[string]string{cobra.CommandDisplayNameAnnotation: "tuluat conformance"},
+		CompletionOptions: cobra.CompletionOptions{DisableDefaultCmd: true},
 	}
+	root.AddCommand(channels())
+	root.SetArgs(args)
+	root.SetOut(stdout)
+	root.SetErr(stderr)
+	cmd, err := root.ExecuteContextC(ctx)
+	if err == nil {
+		return 0
+	}
+	fmt.Fprintln(stderr, "tuluat:", err)
+	if _, ok := errors.AsType[ranError](err); ok {
+		return exitError
+	}
+	fmt.Fprintf(stderr, "See %s --help.\n", cmd.CommandPath())
+	return exitUsage
 }
 
 func channels() *cobra.Command {
@@ -56,10 +83,18 @@ database, which is emptied between cases (scripts/internal/conformance/README.md
 	cmd.Flags().StringArrayVar(&o.LogFiles, "log", nil, "with --target: a file that the functions log to")
 	cmd.Flags().BoolVar(&mutate, "mutate", false, "change every expectation: now every case must fail")
 	cmd.Flags().StringVarP(&output, "output", "o", "table", "table or json")
-	cmd.RunE = func(cmd *cobra.Command, _ []string) (err error) {
+	cmd.PreRunE = func(*cobra.Command, []string) error {
 		if output != "table" && output != "json" {
 			return fmt.Errorf("-o is %q: use table or json", output)
 		}
+		return nil
+	}
+	cmd.RunE = func(cmd *cobra.Command, _ []string) (err error) {
+		defer func() {
+			if err != nil {
+				err = ranError{err}
+			}
+		}()
 		if o.Root, err = checkout.Root(); err != nil && o.Target == "" {
 			return err
 		}
@@ -69,7 +104,7 @@ database, which is emptied between cases (scripts/internal/conformance/README.md
 		if o.DatabaseURL = os.Getenv("DATABASE_URL"); o.DatabaseURL == "" && o.Target == "" {
 			o.DatabaseURL = os.Getenv("TEST_DATABASE_URL")
 		}
-		o.Say = func(text string) { fmt.Fprintln(os.Stderr, text) }
+		o.Say = func(text string) { fmt.Fprintln(cmd.ErrOrStderr(), text) }
 		report, err := conformance.Channels(cmd.Context(), o, folder, only, mutate)
 		if err != nil {
 			return err
@@ -78,7 +113,7 @@ database, which is emptied between cases (scripts/internal/conformance/README.md
 		if output == "json" {
 			write = report.WriteJSON
 		}
-		if err := write(os.Stdout); err != nil {
+		if err := write(cmd.OutOrStdout()); err != nil {
 			return err
 		}
 		if !report.OK() {

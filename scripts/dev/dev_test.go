@@ -81,6 +81,26 @@ func TestProgress(t *testing.T) {
 	}
 }
 
+// Help names every variable that is read, and nothing starts.
+func TestHelp(t *testing.T) {
+	var out, errOut strings.Builder
+	if code := answer([]string{"--help"}, &out, &errOut); code != 0 || errOut.String() != "" {
+		t.Errorf("help ends with %d: %s", code, errOut.String())
+	}
+	for _, variable := range []string{
+		"TULUAT_PORT", "TULUAT_HOME", "TULUAT_AGENTS", "WHATSAPP_API_URL", "TELEGRAM_API_URL",
+		"OPENAI_API_KEY", "OPENAI_BASE_URL", "ANTHROPIC_API_KEY", "ANTHROPIC_BASE_URL", "MODEL_NAME", "MODEL_PROVIDER",
+	} {
+		if !strings.Contains(out.String(), variable) {
+			t.Errorf("help does not name %s", variable)
+		}
+	}
+	out.Reset()
+	if code := answer([]string{"--port", "1"}, &out, &errOut); code != 2 || out.String() != "" || !strings.Contains(errOut.String(), "ARGS=--help") {
+		t.Errorf("an unknown flag ends with %d: %s%s", code, out.String(), errOut.String())
+	}
+}
+
 func TestHandoverIsRead(t *testing.T) {
 	want := handover.Handover{Root: "/r", State: "/s", Agents: "/a", Address: "127.0.0.1:1", Postgres: "postgres://u:p@h/d"}
 	variable, err := want.Environment()

@@ -9,18 +9,51 @@ package main
 
 import (
 	"fmt"
+	"io"
 	"os"
 	"os/signal"
 	"syscall"
 )
 
 func main() {
+	if len(os.Args) > 1 {
+		os.Exit(answer(os.Args[1:], os.Stdout, os.Stderr))
+	}
 	signals := make(chan os.Signal, 4)
 	signal.Notify(signals, os.Interrupt, syscall.SIGTERM, syscall.SIGHUP)
 	if err := run(signals); err != nil {
 		fmt.Fprintln(os.Stderr, "dev:", err)
 		os.Exit(1)
 	}
+}
+
+const help = `Run the whole system on this machine: make dev
+
+Ctrl-C stops it; once more stops it at once. It has no flags, and goes by these
+variables:
+
+  TULUAT_PORT       where it listens on 127.0.0.1 (default: ` + defaultPort + `)
+  TULUAT_HOME       folder of its state and secrets (default: .tuluat in the checkout)
+  TULUAT_AGENTS     folder of the agents' YAML (default: config/samples)
+
+  WHATSAPP_API_URL  real APIs in place of the ones played here:
+  TELEGRAM_API_URL  https://graph.facebook.com, https://api.telegram.org
+
+  OPENAI_API_KEY, OPENAI_BASE_URL        a real model in place of the deterministic
+  ANTHROPIC_API_KEY, ANTHROPIC_BASE_URL  stand-in; with a base URL of OpenAI's kind
+                                         MODEL_NAME must say which
+  MODEL_NAME        which of its models
+  MODEL_PROVIDER    openai or anthropic, where both have a key
+`
+
+// answer is what is said to arguments: there are none but the question for help.
+func answer(args []string, stdout, stderr io.Writer) (code int) {
+	if len(args) == 1 && (args[0] == "-h" || args[0] == "--help" || args[0] == "help") {
+		fmt.Fprint(stdout, help)
+		return 0
+	}
+	fmt.Fprintf(stderr, "dev: %q means nothing here: there are no flags, only variables; see make dev ARGS=--help\n", args)
+	return 2
 }
 
 func say(format string, args ...any) { fmt.Fprintf(os.Stderr, "dev: "+format+"\n", args...) }

@@ -108,7 +108,7 @@ func TestFailures(t *testing.T) {
 		"unknown flag":       {args: []string{"chat", "coder", "--loud"}, code: 2, want: "--loud"},
 		"bad output":         {args: []string{"send", "coder", "x", "-o", "xml"}, code: 2, want: "text or json"},
 		"unknown agent":      {args: []string{"chat", "nobody"}, code: 3, want: "known: coder, helper"},
-		"unknown hook":       {env: []string{"TULUAT_WEBHOOK_SECRET=x"}, args: []string{"chat", "coder", "--hook", "nope"}, code: 3, want: `no hook "nope"`},
+		"unknown hook":       {env: []string{"TULUAT_WEBHOOK_SECRET=x"}, args: []string{"chat", "coder", "--hook", "nope"}, code: 3, want: "hooks known here: coder-hook, helper-hook"},
 		"no answer":          {args: []string{"send", "coder", "silent", "--wait", "--timeout", "1s"}, code: 4, want: "no answer within 1s"},
 		"home without state": {env: []string{"TULUAT_HOME=" + empty}, args: []string{"chat", "coder"}, code: 3, want: "TULUAT_HOME holds no dev.json"},
 		"no state at all":    {env: []string{"TULUAT_HOME="}, args: []string{"chat", "coder"}, code: 3, want: "make dev"},

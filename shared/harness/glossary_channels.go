@@ -7,6 +7,7 @@ func channels() []Word {
 		{Name: "chatAlias", Meaning: "another name of a chat: a private chat follows the person", Table: "chat_aliases"},
 		{Name: "alias", Meaning: "that other name", Column: "alias"},
 		{Name: "chatRecord", Meaning: "what is known of a chat: where replies go, when the person wrote last, how fast we may send", Table: "chats", Apart: "its rows are chats; chat alone is the key of one"},
+		{Name: "lasting", Meaning: "an alias that never becomes another person's", Column: "lasting"},
 		{Name: "address", Meaning: "where replies to a chat go now", Column: "address"},
 		{Name: "lastInboundAt", Meaning: "when the person of a chat wrote last", Column: "last_inbound_at"},
 		{Name: "blockedAt", Meaning: "when a chat stopped to take anything from us", Column: "blocked_at"},

@@ -138,7 +138,7 @@ func assignRoutes(agents map[harness.AgentName]agentRow) map[routeKey]route {
 		for _, channel := range row.spec.Harness.Channels {
 			key := routeKey{channel.Type, channel.Account}
 			if holder, taken := routes[key]; taken && holder.agent != row.Name {
-				row.Reason = joinReason(row.Reason, fmt.Sprintf("%s%s %s belongs to the older agent %s", conflictMark, channel.Type, channel.Account, holder.agent))
+				row.Reason = joinReason(row.Reason, fmt.Sprintf("%s%s %s belongs to the older agent %s: name another account here, or remove that channel there", conflictMark, channel.Type, channel.Account, holder.agent))
 				continue
 			}
 			routes[key] = route{agent: row.Name, spec: channel}

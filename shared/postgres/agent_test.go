@@ -149,7 +149,7 @@ func TestTheLifeOfAnAgent(t *testing.T) {
 func TestTheOlderAgentKeepsTheChannel(t *testing.T) {
 	s := postgrestest.New(t)
 	putAgents(t, s, nil, agentText("z", "z.yaml", "", "h"))
-	conflict := postgres.AgentStatus{Name: "a", Phase: "READY", Revision: 1, Reason: "RouteConflict: WEBHOOK h belongs to the older agent z"}
+	conflict := postgres.AgentStatus{Name: "a", Phase: "READY", Revision: 1, Reason: "RouteConflict: WEBHOOK h belongs to the older agent z: name another account here, or remove that channel there"}
 	got := putAgents(t, s, nil, agentText("z", "z.yaml", "", "h"), agentText("a", "a.yaml", "", "h", "own"))
 	if diff := cmp.Diff([]postgres.AgentStatus{conflict}, got); diff != "" || routesNow(t, s) != "h=z own=a" {
 		t.Fatalf("%s\nroutes %s", diff, routesNow(t, s))

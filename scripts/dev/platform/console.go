@@ -44,10 +44,12 @@ func (c *console) functionError(service, line string) {
 	c.say(service + ": " + strings.TrimPrefix(line, service+": "))
 }
 
-// ready is the one line that says the system can be used.
-func (c *console) ready(url string, m model, h handover.Handover) {
+// ready says what there is, and ends with the one line that says the system can
+// be used.
+func (c *console) ready(url string, m model, played *messengers, h handover.Handover) {
 	c.say(fmt.Sprintf("agents are read from %s; sandboxes have no network; logs are in %s", h.Agents, h.Logs()))
 	c.say(fmt.Sprintf("model: %s", m))
+	c.say(fmt.Sprintf("messengers: %s", played))
 	c.say(fmt.Sprintf("ready at %s. Try, in a second shell: echo 'run: uname -a' | go run ./scripts/tuluat chat python-coder", url))
 }
 

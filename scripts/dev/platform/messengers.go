@@ -15,6 +15,7 @@ import (
 
 	"tuluat.ai/harness/scripts/internal/fake/botapi"
 	"tuluat.ai/harness/scripts/internal/fake/graph"
+	"tuluat.ai/harness/scripts/internal/fake/person"
 	"tuluat.ai/harness/shared/function"
 	"tuluat.ai/harness/shared/harness"
 )
@@ -56,6 +57,10 @@ func (m *messenger) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	m.mu.RLock()
 	now := m.now
 	m.mu.RUnlock()
+	if now == nil && strings.HasPrefix(r.URL.Path, "/_fake/") {
+		person.Refuse(w, http.StatusServiceUnavailable, "no agent has an account here")
+		return
+	}
 	if now == nil {
 		function.WriteProblem(w, http.StatusServiceUnavailable, "no agent has an account here")
 		return
@@ -108,6 +113,17 @@ func serveMessengers(state string, s *secrets, getenv func(string) string, log *
 		m.fakes.Telegram = m.urls.Telegram
 	}
 	return m, nil
+}
+
+// String says where the messengers are, for a person.
+func (m *messengers) String() string {
+	say := func(name, url string, played *messenger) string {
+		if played != nil {
+			return name + " is played at " + url
+		}
+		return name + " is the real one at " + url
+	}
+	return say("WhatsApp", m.urls.WhatsApp, m.whatsapp) + ", " + say("Telegram", m.urls.Telegram, m.telegram)
 }
 
 func listenMessenger(log *slog.Logger) (*messenger, string, error) {

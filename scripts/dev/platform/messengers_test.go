@@ -7,6 +7,7 @@ import (
 	"strings"
 	"testing"
 
+	"tuluat.ai/harness/scripts/dev/handover"
 	"tuluat.ai/harness/shared/harness"
 )
 
@@ -42,7 +43,14 @@ func TestMessengersFollowTheAgents(t *testing.T) {
 		}
 		return string(text)
 	}
-	call(http.MethodGet, m.urls.WhatsApp+"/_fake/accounts", "", http.StatusServiceUnavailable)
+	if got := call(http.MethodGet, m.urls.WhatsApp+"/_fake/accounts", "", http.StatusServiceUnavailable); got != `{"error":"no agent has an account here"}` {
+		t.Errorf("without agents %s", got)
+	}
+	var shown strings.Builder
+	(&console{out: &shown}).ready("http://gateway.test", model{standIn: true}, m, handover.Handover{})
+	if strings.Count(shown.String(), m.urls.WhatsApp) != 1 || strings.Count(shown.String(), m.urls.Telegram) != 1 {
+		t.Errorf("ready names the messengers: %s", shown.String())
+	}
 
 	number := channel{Type: harness.ChannelWhatsApp, Account: "100000000000001", spec: harness.ChannelSpec{
 		Account: "100000000000001", VerifyToken: harness.SecretRef{Name: "w", Key: "verify"}, AppSecret: harness.SecretRef{Name: "w", Key: "app"}, AccessToken: harness.SecretRef{Name: "w", Key: "token"},
@@ -82,5 +90,8 @@ func TestMessengersFollowTheAgents(t *testing.T) {
 	defer real.close()
 	if real.telegram != nil || real.fakes.Telegram != "" || real.environment("telegram-ingest")["TELEGRAM_API_URL"] != "https://api.telegram.org" {
 		t.Errorf("beside a real API: %+v", real.fakes)
+	}
+	if got := real.String(); !strings.HasSuffix(got, ", Telegram is the real one at https://api.telegram.org") {
+		t.Errorf("beside a real API: %s", got)
 	}
 }

@@ -137,7 +137,7 @@ func (s *system) serve(ctx context.Context, model model, c *console, log *slog.L
 		if ctx.Err() != nil {
 			return
 		}
-		c.ready(s.cluster.GatewayURL(), model, s.handover)
+		c.ready(s.cluster.GatewayURL(), model, s.messengers, s.handover)
 		if err := s.cluster.Tick(ctx, "reaper"); err != nil && ctx.Err() == nil {
 			log.Warn("the first sweep failed", "err", err)
 		}

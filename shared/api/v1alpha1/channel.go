@@ -13,20 +13,20 @@ import (
 )
 
 func (c *check) channel(path string, channel Channel) {
-	switch channel.Type {
-	case harness.ChannelWebhook, harness.ChannelWhatsApp, harness.ChannelTelegram:
-	case "":
+	switch {
+	case channel.typed(): // else it is not known whose fields the others are
+		c.foreign(path, channel)
+	case channel.Type == "":
 		c.fail(path+".type", "is missing", channelTypes)
 	default:
 		c.fail(path+".type", fmt.Sprintf("is %q", channel.Type), channelTypes)
 	}
-	c.foreign(path, channel)
 	switch channel.Type {
 	case harness.ChannelWhatsApp:
 		c.whatsapp(path, channel)
 	case harness.ChannelTelegram:
 		c.telegram(path, channel)
-	default:
+	case harness.ChannelWebhook:
 		c.webhook(path, channel)
 	}
 	if channel.Senders.Policy == harness.SendersPairing && channel.Type == harness.ChannelWebhook {
@@ -43,6 +43,11 @@ func (c *check) channel(path string, channel Channel) {
 			c.fail(path+".idleTTL", fmt.Sprintf("is %s", channel.IdleTTL), fix)
 		}
 	}
+}
+
+// typed reports whether c is of a type that an agent can have.
+func (c Channel) typed() bool {
+	return c.Type == harness.ChannelWebhook || c.Type == harness.ChannelWhatsApp || c.Type == harness.ChannelTelegram
 }
 
 const channelTypes = "use WHATSAPP, TELEGRAM or WEBHOOK"
@@ -83,7 +88,7 @@ func (c *check) foreign(path string, channel Channel) {
 		{"transport", channel.Transport != "", []harness.Channel{harness.ChannelTelegram}},
 		{"groups", channel.Groups != "", []harness.Channel{harness.ChannelWhatsApp, harness.ChannelTelegram}},
 	} {
-		if f.set && channel.Type.Known() && !slices.Contains(f.of, channel.Type) {
+		if f.set && !slices.Contains(f.of, channel.Type) {
 			c.fail(path+"."+f.name, fmt.Sprintf("is of another type of channel than %s", channel.Type), "remove it, or change type")
 		}
 	}
@@ -114,6 +119,8 @@ func (c *check) whatsapp(path string, channel Channel) {
 	case channel.PhoneNumberID == "" && c.limits.PhoneNumberID != "":
 	case channel.PhoneNumberID == "":
 		c.fail(path+".phoneNumberId", "is missing", "use the Phone number ID of WhatsApp Manager, not the number itself")
+	case channel.PhoneNumberID == dialled(channel.PhoneNumber):
+		c.fail(path+".phoneNumberId", "is the phone number itself", "use the Phone number ID of WhatsApp Manager")
 	case !phoneNumberID.MatchString(channel.PhoneNumberID):
 		c.fail(path+".phoneNumberId", "is not an id of digits", "use the Phone number ID of WhatsApp Manager, in quotes")
 	}

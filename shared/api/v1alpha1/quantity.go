@@ -70,7 +70,7 @@ type Duration string
 func (d Duration) Parse() (time.Duration, error) {
 	parsed, err := time.ParseDuration(string(d))
 	if err != nil {
-		return 0, errors.New("is not a duration: write it like 30m or 24h")
+		return 0, errors.New("is not a duration")
 	}
 	return parsed, nil
 }

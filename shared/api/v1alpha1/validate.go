@@ -144,7 +144,7 @@ func (c *check) harness(a AiAgent) {
 	for i, channel := range h.Channels {
 		path := fmt.Sprintf("spec.harness.channels[%d]", i)
 		c.channel(path, channel)
-		if key := string(channel.Type) + "/" + channel.account(); seen[key] && channel.account() != "" {
+		if key := string(channel.Type) + "/" + channel.account(); seen[key] && channel.typed() && channel.account() != "" {
 			c.fail(path+"."+channel.accountField(), fmt.Sprintf("is %q, as in an earlier channel of this agent", channel.account()), "name each account once")
 		} else {
 			seen[key] = true

@@ -60,6 +60,13 @@ spec:
         idleTTL: 5s
         senders: {policy: everyone}
       - type: WEBHOOK
+        name: ""
+        secretRef: {name: UP, key: "a b"}
+        callbackURL: ftp://x
+        fields: {text: "text"}
+        idleTTL: a day
+        senders: {allow: [x]}
+      - type: WEBHOOK
         name: hook
         secretRef: {}
         callbackURL: https://me:pw@example.com/
@@ -75,11 +82,11 @@ spec:
 		"metadata.name", "spec.model.provider", "spec.model.maxTokens", "spec.model.temperature", "spec.harness.type", "spec.harness.maxSandboxes",
 		"spec.harness.sandbox.image", "spec.harness.sandbox.command", "spec.harness.sandbox.cpu", "spec.harness.sandbox.memory", "spec.harness.sandbox.volumeSize",
 		"spec.harness.sandbox.idleSeconds", "spec.harness.sandbox.ttlSeconds", "spec.harness.sandbox.workdir", "spec.harness.sandbox.egress",
-		"spec.harness.sandbox.runtimeClassName", "spec.harness.channels[0].type", "spec.harness.channels[0].name", "spec.harness.channels[0].secretRef.name",
-		"spec.harness.channels[0].secretRef.key", "spec.harness.channels[0].callbackURL", "spec.harness.channels[0].fields.text",
-		"spec.harness.channels[0].senders.policy", "spec.harness.channels[0].idleTTL", "spec.harness.channels[1].secretRef.name",
-		"spec.harness.channels[1].secretRef.key", "spec.harness.channels[1].callbackURL", "spec.harness.channels[1].senders.allow",
-		"spec.harness.channels[2].senders.allow", "spec.harness.channels[2].name",
+		"spec.harness.sandbox.runtimeClassName", "spec.harness.channels[0].type", "spec.harness.channels[0].senders.policy", "spec.harness.channels[0].idleTTL",
+		"spec.harness.channels[1].name", "spec.harness.channels[1].secretRef.name", "spec.harness.channels[1].secretRef.key",
+		"spec.harness.channels[1].callbackURL", "spec.harness.channels[1].fields.text", "spec.harness.channels[1].idleTTL",
+		"spec.harness.channels[2].secretRef.name", "spec.harness.channels[2].secretRef.key", "spec.harness.channels[2].callbackURL",
+		"spec.harness.channels[2].senders.allow", "spec.harness.channels[3].senders.allow", "spec.harness.channels[3].name",
 		"spec.budget.maxSteps", "spec.budget.maxToolCalls", "spec.budget.maxTokens", "spec.budget.maxSeconds", "spec.budget.maxExecutions",
 	}
 	if diff := cmp.Diff(want, paths(problems)); diff != "" {
@@ -89,6 +96,9 @@ spec:
 		if p.Line == 0 || p.Document != 1 || p.Fix == "" {
 			t.Errorf("no line, document or fix: %+v", p)
 		}
+	}
+	if got := problems[24]; got.What != "is not a duration" || got.Fix != "use 1m0s to 720h0m0s, like 24h" {
+		t.Errorf("the fix is to be said once: %s", got)
 	}
 	if got := problems[2].String(); got != "document 1, line 6: spec.model.maxTokens is 0: use 1 to 128000, or leave it out for the default" {
 		t.Errorf("text: %s", got)
@@ -265,6 +275,10 @@ func TestChannelsOfEveryType(t *testing.T) {
 	}
 	if problems := unnamed.Validate(platform); len(problems) > 0 {
 		t.Errorf("where the platform has one: %v", problems)
+	}
+	dialled := read(t, head+"      - {type: WHATSAPP, phoneNumberId: \"15550009999\", phoneNumber: +1 555 000-9999, senders: {policy: open}}\n").Validate(v1alpha1.DefaultLimits())
+	if len(dialled) != 1 || !strings.HasSuffix(dialled[0].String(), "spec.harness.channels[0].phoneNumberId is the phone number itself: use the Phone number ID of WhatsApp Manager") {
+		t.Errorf("the number for its id: %v", dialled)
 	}
 	d = read(t, head+`      - type: WHATSAPP
         phoneNumberId: "+15550009999"

@@ -18,6 +18,9 @@ import (
 // and give.
 func (s *Server) control() http.Handler {
 	mux := http.NewServeMux()
+	mux.HandleFunc("/_fake/", func(w http.ResponseWriter, r *http.Request) {
+		person.Refuse(w, http.StatusNotFound, "there is no "+r.Method+" "+r.URL.Path+": the routes are in scripts/internal/fake/botapi/README.md")
+	})
 	mux.HandleFunc("GET /_fake/accounts", func(w http.ResponseWriter, _ *http.Request) { person.Answer(w, http.StatusOK, s.Bots()) })
 	mux.HandleFunc("GET /_fake/people", func(w http.ResponseWriter, _ *http.Request) { person.Answer(w, http.StatusOK, s.People()) })
 	mux.HandleFunc("POST /_fake/people", func(w http.ResponseWriter, r *http.Request) { add(w, r, s.AddPerson) })
@@ -114,7 +117,7 @@ func (s *Server) controlSay(w http.ResponseWriter, r *http.Request) {
 	}
 	var all []Say
 	if err := json.Unmarshal(raw, &all); err != nil {
-		person.Refuse(w, http.StatusBadRequest, err.Error())
+		person.Refuse(w, http.StatusBadRequest, "this is no Say: "+err.Error())
 		return
 	}
 	lines, err := s.Say(all...)

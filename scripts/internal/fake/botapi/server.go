@@ -246,8 +246,16 @@ func (s *Server) bot(username string) (*bot, error) {
 // Clock is the time the server goes by.
 func (s *Server) Clock() *person.Clock { return s.clock }
 
-// Fault lets something go wrong.
-func (s *Server) Fault(f person.Fault) error { return s.faults.Add(f) }
+// knownFaults are the kinds of a person.Fault that happen here, in words.
+const knownFaults = "webhook drop, double, delay or reorder; send error, cutBefore, cutAfter, stall or delay; media error"
+
+// Fault lets something go wrong. Bots are told no statuses, so none goes wrong.
+func (s *Server) Fault(f person.Fault) error {
+	if f.On == "status" || s.faults.Add(f) != nil {
+		return fmt.Errorf("there is no fault %q on %q; known are: %s", f.Do, f.On, knownFaults)
+	}
+	return nil
+}
 
 // ClearFaults lets all go well again.
 func (s *Server) ClearFaults() { s.faults.Clear() }

@@ -262,8 +262,16 @@ func (s *Server) unknown(w http.ResponseWriter, r *http.Request) {
 // Clock is the time the server goes by.
 func (s *Server) Clock() *person.Clock { return s.clock }
 
+// knownFaults are the kinds of a person.Fault that happen here, in words.
+const knownFaults = "webhook drop, double, delay or reorder; send error, cutBefore, cutAfter, stall or delay; status drop, delay, withhold, reorder or fail; media error"
+
 // Fault lets something go wrong.
-func (s *Server) Fault(f person.Fault) error { return s.faults.Add(f) }
+func (s *Server) Fault(f person.Fault) error {
+	if s.faults.Add(f) != nil {
+		return fmt.Errorf("there is no fault %q on %q; known are: %s", f.Do, f.On, knownFaults)
+	}
+	return nil
+}
 
 // ClearFaults lets all go well again.
 func (s *Server) ClearFaults() { s.faults.Clear() }

@@ -28,16 +28,29 @@ With piped input: each line is a message; its answer is printed to stdout before
 the next line is sent, what the agent runs goes to stderr.
 
 With --via the chat goes over the messengers' stand-ins of a running ` + "`make dev`" + `, as
-people have it: every message is printed as it comes, and buttons are pressed by
-their number.`,
+people have it: every message is printed as it comes, and the line
+"/file PATH [caption]" sends a file (a path with spaces in double quotes).
+
+Choices that the agent offers are printed with numbers; a line that is only the
+number of one presses it.`,
 		Example: `  tuluat chat python-coder
-  tuluat chat python-coder --via whatsapp -v`,
+  tuluat chat python-coder --via whatsapp -v
+  printf '/file data.csv\nWhat is the sum of its first column?\n' | tuluat chat python-coder --via telegram`,
 		Args: cobra.ExactArgs(1),
-		PreRunE: func(*cobra.Command, []string) (err error) {
+		PreRunE: func(cmd *cobra.Command, _ []string) (err error) {
+			beside, foreign := "without", []string{"as", "verbose"}
 			if over != "" {
-				v.channel, err = viaChannel(over)
+				if v.channel, err = viaChannel(over); err != nil {
+					return err
+				}
+				beside, foreign = "with", []string{"url", "chat", "hook"}
 			}
-			return err
+			for _, name := range foreign {
+				if cmd.Flags().Changed(name) {
+					return fmt.Errorf("--%s has no meaning %s --via", name, beside)
+				}
+			}
+			return nil
 		},
 	}
 	t.flags(cmd)
@@ -68,6 +81,7 @@ type chat struct {
 	interactive  bool
 	conversation *conversation
 	screen       *screen
+	choices      []harness.Choice           // what the newest answer offers
 	mine         map[harness.MessageID]bool // said here: not shown again when their turn begins
 }
 
@@ -115,8 +129,9 @@ func (c *chat) greet() {
 	}
 	if c.conversation.goesOn() {
 		c.screen.aside("", "An earlier conversation goes on: "+turns(c.conversation.history.Turns)+" so far.")
-		if c.conversation.last != "" { // it may have come while nobody was here
-			c.screen.aside("  ", "Its last answer: "+c.conversation.last)
+		if last := c.conversation.last; last.Message != "" { // it may have come while nobody was here
+			c.screen.aside(indent, "Its last answer: "+last.Text)
+			c.offer(last)
 		}
 	}
 }
@@ -166,6 +181,9 @@ func (c *chat) prompt() {
 
 // ask says one line and shows the way to its answer.
 func (c *chat) ask(ctx context.Context, line string) error {
+	if at, ok := pressed(line, len(c.choices)); ok {
+		line = c.choices[at].Title
+	}
 	receipt, err := c.conversation.say(ctx, line)
 	if err != nil {
 		return err
@@ -179,8 +197,19 @@ func (c *chat) ask(ctx context.Context, line string) error {
 	if err != nil {
 		return err
 	}
-	c.screen.answer(answer.Text)
+	c.reply(answer)
 	return nil
+}
+
+// reply shows an answer. What it offers can be pressed until the next one.
+func (c *chat) reply(e hook.Event) {
+	c.screen.answer(e.Text)
+	c.offer(e)
+}
+
+func (c *chat) offer(e hook.Event) {
+	c.choices = e.Choices
+	c.screen.offer(e.Choices)
 }
 
 // others shows what is not the awaited answer.
@@ -189,7 +218,7 @@ func (c *chat) others(e hook.Event) {
 	case e.Name == "turn" && !c.mine[e.Message] && c.interactive:
 		c.screen.aside("", e.ChannelUserID+": "+e.Text)
 	case e.Name == "reply" && c.interactive: // late, or to somebody else
-		c.screen.answer(e.Text)
+		c.reply(e)
 	default:
 		c.screen.show(e)
 	}

@@ -32,13 +32,13 @@ func Main(ctx context.Context, args []string, sys System) int {
 	root.SetIn(sys.Stdin)
 	root.SetOut(sys.Stdout)
 	root.SetErr(sys.Stderr)
-	err := root.ExecuteContext(ctx)
+	cmd, err := root.ExecuteContextC(ctx)
 	if err == nil {
 		return exitOK
 	}
 	ran := &runError{}
 	if !errors.As(err, &ran) { // cobra's own: flags, arguments, unknown commands
-		fmt.Fprintf(sys.Stderr, "tuluat: %s\nSee tuluat --help.\n", visible(err.Error()))
+		fmt.Fprintf(sys.Stderr, "tuluat: %s\nSee %s --help.\n", visible(err.Error()), cmd.CommandPath())
 		return exitUsage
 	}
 	if ctx.Err() != nil || errors.Is(ran.err, context.Canceled) {
@@ -69,13 +69,38 @@ func running(run func(cmd *cobra.Command, args []string) error) func(*cobra.Comm
 
 func newRoot(sys System) *cobra.Command {
 	root := &cobra.Command{
-		Use:           "tuluat",
-		Short:         "Talk to agents that act",
+		Use:   "tuluat",
+		Short: "Talk to agents that act",
+		Long: `Talk to agents that act.
+
+Environment:
+  TULUAT_HOME              state folder of the running system (default: the nearest
+                           .tuluat in this folder or above it)
+  TULUAT_URL               where a system listens that does not run here
+  TULUAT_WEBHOOK_SECRET    the secret of its hook
+  TELEGRAM_BOT_TOKEN       for telegram and doctor, where no state names a file; so are
+  TELEGRAM_WEBHOOK_SECRET  these
+  WHATSAPP_APP_SECRET
+  WHATSAPP_ACCESS_TOKEN
+  WHATSAPP_VERIFY_TOKEN
+  TELEGRAM_API_URL         base URLs of the providers' APIs, where no state names them
+  WHATSAPP_API_URL
+  WHATSAPP_API_VERSION     for doctor (default: v25.0)
+  USER                     who speaks, unless --user says so`,
 		SilenceUsage:  true,
 		SilenceErrors: true,
 	}
 	root.AddCommand(newChat(sys), newSend(sys), newDoctor(sys), newTelegram(sys), newFake(sys), newConformance(sys), newVersion(sys))
 	return root
+}
+
+// group is a command that only holds others: alone it prints its help, and one
+// it does not hold is a usage error.
+func group(cmd *cobra.Command, subcommands ...*cobra.Command) *cobra.Command {
+	cmd.Args, cmd.DisableFlagsInUseLine = cobra.NoArgs, true
+	cmd.RunE = func(cmd *cobra.Command, _ []string) error { return cmd.Help() }
+	cmd.AddCommand(subcommands...)
+	return cmd
 }
 
 func newVersion(sys System) *cobra.Command {
@@ -161,5 +186,5 @@ func (t *target) located(err error) error {
 	if err == nil {
 		return nil
 	}
-	return &locatedError{err: err, url: t.baseURL, hook: t.hook, agents: t.state.Agents()}
+	return &locatedError{err: err, url: t.baseURL, hook: t.hook, hooks: t.state.Hooks()}
 }

@@ -6,6 +6,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -20,6 +21,12 @@ func newConformance(sys System) *cobra.Command {
 		Use:                "conformance channels [--cases DIR] [--target URL] [--mutate]",
 		Short:              "Run cases against the functions and print what differs (in a checkout of the repository)",
 		DisableFlagParsing: true,
+		Args: func(cmd *cobra.Command, args []string) error {
+			if len(args) > 0 && args[0] != "channels" && args[0] != "help" && !strings.HasPrefix(args[0], "-") {
+				return cobra.NoArgs(cmd, args)
+			}
+			return nil
+		},
 		RunE: running(func(cmd *cobra.Command, args []string) (err error) {
 			root, err := checkout.Root()
 			if err != nil {

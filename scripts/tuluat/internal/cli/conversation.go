@@ -17,7 +17,7 @@ type conversation struct {
 	history hook.Event      // the newest conversation when we came; no Session: there was none
 	events  chan hook.Event // what happens, in order
 	broken  chan error      // the stream is refused: it does not come back
-	last    string          // the newest answer before this chat joined
+	last    hook.Event      // the newest answer before this chat joined; no Message: there is none
 	lost    func(error)     // told when the connection is lost and tried again
 	ended   chan struct{}
 }
@@ -40,7 +40,7 @@ func join(ctx context.Context, t *target, lost func(error)) (*conversation, erro
 		case "session":
 			c.history = e
 		case "reply":
-			c.last = e.Text
+			c.last = e
 		}
 		if e.ID != "" {
 			place = e.ID
@@ -60,7 +60,7 @@ func join(ctx context.Context, t *target, lost func(error)) (*conversation, erro
 	case <-ctx.Done():
 		return nil, ctx.Err()
 	case <-time.After(t.timeout):
-		return nil, &timeoutError{t.timeout}
+		return nil, &timeoutError{after: t.timeout}
 	}
 }
 
@@ -142,7 +142,7 @@ func (c *conversation) await(ctx context.Context, message harness.MessageID, eac
 		case err := <-c.broken:
 			return hook.Event{}, c.target.located(err)
 		case <-timeout.C:
-			return hook.Event{}, &timeoutError{c.target.timeout}
+			return hook.Event{}, &timeoutError{after: c.target.timeout}
 		case <-ctx.Done():
 			return hook.Event{}, ctx.Err()
 		}

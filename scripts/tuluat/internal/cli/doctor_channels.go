@@ -163,11 +163,11 @@ func (d *doctor) telegram(ctx context.Context, c devstate.Channel) {
 
 // converse says one thing over a fake and waits for an answer.
 func (d *doctor) converse(ctx context.Context, c devstate.Channel) {
-	fix := "see the log of the ingest function and of agent-step; `tuluat chat " + string(d.now.Agent) + " --via " + strings.ToLower(string(c.Type)) + " -v` shows the ticks"
 	as := somePhone
 	if c.Type == harness.ChannelTelegram {
 		as = someUser
 	}
+	fix := "see the log of the ingest function and of agent-step; `tuluat chat " + string(d.now.Agent) + " --via " + strings.ToLower(string(c.Type)) + " -v` shows the ticks; or " + unheard(c, as)
 	ctx, cancel := context.WithTimeoutCause(ctx, d.timeout, fmt.Errorf("no answer within %s", d.timeout))
 	defer cancel()
 	p, err := phone.Pick(ctx, d.state.Fakes.Of(c.Type), c.Type, c.Account, as, "Doctor")

@@ -26,7 +26,7 @@ const (
 type locatedError struct {
 	err       error
 	url, hook string
-	agents    []string
+	hooks     []string // known here
 }
 
 func (e *locatedError) Error() string { return e.err.Error() }
@@ -34,10 +34,17 @@ func (e *locatedError) Error() string { return e.err.Error() }
 func (e *locatedError) Unwrap() error { return e.err }
 
 // timeoutError says that an answer did not come in time.
-type timeoutError struct{ after time.Duration }
+type timeoutError struct {
+	after time.Duration
+	why   string // what else it may be, and what to do about it; empty: the agent is at work
+}
 
 func (e *timeoutError) Error() string {
-	return fmt.Sprintf("no answer within %s; the agent goes on, and `tuluat chat` shows its answer", e.after)
+	text := fmt.Sprintf("no answer within %s; the agent goes on, and `tuluat chat` shows its answer", e.after)
+	if e.why != "" {
+		text += "; or " + e.why
+	}
+	return text
 }
 
 func exitCode(err error) int {
@@ -71,10 +78,10 @@ func explain(err error) string {
 		return fmt.Sprintf("hook %q does not accept the signature (%s): the secret does not fit, the clocks differ, or another agent holds this hook (the console of `make dev` says so)", at.hook, p.Detail)
 	case http.StatusNotFound:
 		known := "none"
-		if len(at.agents) > 0 {
-			known = strings.Join(at.agents, ", ")
+		if len(at.hooks) > 0 {
+			known = strings.Join(at.hooks, ", ")
 		}
-		return fmt.Sprintf("there is no hook %q at %s; agents known here: %s", at.hook, at.url, known)
+		return fmt.Sprintf("there is no hook %q at %s; hooks known here: %s", at.hook, at.url, known)
 	case http.StatusServiceUnavailable:
 		return fmt.Sprintf("%s cannot take messages now (%s): try again", at.url, p.Detail)
 	}

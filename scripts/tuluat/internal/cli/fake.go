@@ -8,13 +8,16 @@ import (
 	"log/slog"
 	"net"
 	"net/http"
+	"regexp"
 	"strings"
+	"syscall"
 	"time"
 
 	"github.com/spf13/cobra"
 
 	"tuluat.ai/harness/scripts/internal/fake/botapi"
 	"tuluat.ai/harness/scripts/internal/fake/graph"
+	"tuluat.ai/harness/scripts/tuluat/internal/phone"
 	"tuluat.ai/harness/shared/harness"
 )
 
@@ -26,8 +29,7 @@ func newFake(sys System) *cobra.Command {
 It speaks the vendor's wire, limits and error codes included, and has an API below
 /_fake/ to play the people: POST /_fake/people, POST /_fake/say, GET /_fake/chats/CHAT.`,
 	}
-	cmd.AddCommand(newFakeWhatsApp(sys), newFakeTelegram(sys))
-	return cmd
+	return group(cmd, newFakeWhatsApp(sys), newFakeTelegram(sys))
 }
 
 // stand is what both fakes are run with.
@@ -65,6 +67,11 @@ func (s *stand) secret(variable, prefix string) string {
 	return value
 }
 
+var (
+	numberID = regexp.MustCompile(`^[0-9]{5,32}$`)
+	botName  = regexp.MustCompile(`^@?[A-Za-z][A-Za-z0-9_]{2,31}$`)
+)
+
 // server is a fake.
 type server interface {
 	http.Handler
@@ -79,8 +86,11 @@ func (s *stand) serve(ctx context.Context, fake server, ready func(url string)) 
 		return harness.Errorf(harness.Invalid, "--addr must be on this machine, like 127.0.0.1:8090: whoever reaches a fake can play everybody")
 	}
 	listener, err := net.Listen("tcp", s.addr)
+	if errors.Is(err, syscall.EADDRINUSE) {
+		return harness.Errorf(harness.Conflict, "something listens at %s already: stop it, or give another --addr", s.addr)
+	}
 	if err != nil {
-		return err
+		return fmt.Errorf("--addr %s: %w", s.addr, err)
 	}
 	web := &http.Server{Handler: fake, ReadHeaderTimeout: 10 * time.Second, ErrorLog: slog.NewLogLogger(s.log().Handler(), slog.LevelDebug)}
 	served := make(chan error, 1)
@@ -117,6 +127,15 @@ stdout: give it to whatsapp-ingest as WHATSAPP_API_URL.`,
 	s.flags(cmd, "127.0.0.1:8090")
 	cmd.Flags().StringVar(&number.PhoneNumberID, "number", "100000000000001", "id of the phone number")
 	cmd.Flags().StringVar(&number.DisplayPhone, "phone", "15550009999", "the number as people dial it")
+	cmd.PreRunE = func(*cobra.Command, []string) error {
+		if !numberID.MatchString(number.PhoneNumberID) {
+			return fmt.Errorf("--number must be the id of a phone number, 5 to 32 digits, not %q", number.PhoneNumberID)
+		}
+		if !phone.Dialled(number.DisplayPhone) {
+			return fmt.Errorf("--phone must be a phone number in digits, not %q", number.DisplayPhone)
+		}
+		return nil
+	}
 	cmd.RunE = running(func(cmd *cobra.Command, _ []string) error {
 		number.AppSecret, number.AccessToken, number.VerifyToken = s.secret("WHATSAPP_APP_SECRET", ""), s.secret("WHATSAPP_ACCESS_TOKEN", "EAA"), s.secret("WHATSAPP_VERIFY_TOKEN", "")
 		number.WebhookURL = s.hook
@@ -155,12 +174,16 @@ for ` + "`tuluat telegram set-webhook`" + ` with --api.`,
 	}
 	s.flags(cmd, "127.0.0.1:8091")
 	cmd.Flags().StringVar(&b.Username, "bot", "example_helper_bot", "username of the bot")
+	cmd.PreRunE = func(*cobra.Command, []string) error {
+		if !botName.MatchString(b.Username) {
+			return fmt.Errorf("--bot must be a username of 3 to 32 letters, digits and underscores, like example_helper_bot, not %q", b.Username)
+		}
+		return nil
+	}
 	cmd.Flags().BoolVar(&b.ReadsAll, "reads-all", false, "privacy mode is off: the bot hears all that is said in groups")
 	cmd.RunE = running(func(cmd *cobra.Command, _ []string) error {
 		b.Token = s.secret("TELEGRAM_BOT_TOKEN", "7000000001:")
-		if s.hook != "" {
-			b.WebhookURL, b.Secret = s.hook, s.secret("TELEGRAM_WEBHOOK_SECRET", "")
-		}
+		b.WebhookURL, b.Secret = s.hook, s.secret("TELEGRAM_WEBHOOK_SECRET", "")
 		options := botapi.Options{Bots: []botapi.Bot{b}, State: s.file, Limits: s.limits, Seed: rand.Text(), Log: s.log()}
 		fake, err := botapi.New(options)
 		if err != nil {

@@ -112,6 +112,20 @@ func (w *world) write(name, text string) {
 	}
 }
 
+// state changes dev.json.
+func (w *world) state(change func(string) string) {
+	w.t.Helper()
+	text, err := os.ReadFile(filepath.Join(w.home, "dev.json"))
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	changed := change(string(text))
+	if changed == string(text) {
+		w.t.Fatalf("nothing to change in %s", text)
+	}
+	w.write("dev.json", changed)
+}
+
 func (w *world) secret(role string) string {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -289,10 +303,33 @@ func TestTelegramCommands(t *testing.T) {
 	if got := w.run("", "telegram", "info", botName, "-o", "json"); json.Unmarshal([]byte(got.out), &info) != nil || info.Most != 7 || len(info.Allowed) != 12 {
 		t.Errorf("info: %+v", got)
 	}
+	if err := w.telegram.SetWebhook(botName, w.system.URL, "webhook-secret"); err != nil {
+		t.Fatal(err)
+	}
+	post(t, w.telegramURL+"/bot"+botToken+"/setWebhook", `{"url":"`+w.system.URL+`","allowed_updates":[]}`)
+	if got := w.run("", "telegram", "info", botName); !strings.Contains(got.out, "not asked for: message_reaction; set") {
+		t.Errorf("with the default kinds: %+v", got)
+	}
+	post(t, w.telegramURL+"/bot"+botToken+"/setWebhook", `{"url":"`+w.system.URL+`","allowed_updates":["message"]}`)
+	if got := w.run("", "telegram", "info", botName); !strings.Contains(got.out, "not asked for: edited_message channel_post") {
+		t.Errorf("with messages only: %+v", got)
+	}
+	for base, want := range map[string]string{
+		"/api/v1/channels/telegram/webhook/" + botName: "it is read as " + w.system.URL + ".\n", "/api/v1/": "it is read as " + w.system.URL + ".\n",
+		"/api": "without /api at its end", "/sub": "",
+	} {
+		got := w.run("", "telegram", "set-webhook", "@Example_Helper_BOT", "--url", w.system.URL+base)
+		if got.code != 0 || !strings.Contains(got.errOut, want) || want == "" && got.errOut != "" || strings.Contains(got.out, "v1/api") || strings.Count(got.out, "telegram") != 1 {
+			t.Errorf("--url with %s: %+v", base, got)
+		}
+	}
+	if got := w.run("", "telegram", "set-webhook", botName, "--url", w.system.URL+"?a=b"); got.code != 1 || !strings.Contains(got.errOut, "must end before") {
+		t.Errorf("--url with a query: %+v", got)
+	}
 	if got := w.run("", "telegram", "delete", botName, "--drop-pending"); got.code != 0 || !strings.HasPrefix(got.out, "Webhook was deleted.\n") || w.telegram.Counters()["backlogsDropped"] != 1 {
 		t.Errorf("delete: %+v", got)
 	}
-	if got := w.run("", "telegram", "info", "nobody_bot"); got.code != 1 || !strings.Contains(got.errOut, "set TELEGRAM_BOT_TOKEN") {
+	if got := w.run("", "telegram", "info", "nobody_bot"); got.code != 1 || !strings.Contains(got.errOut, "set TELEGRAM_BOT_TOKEN; bots known here: "+botName) {
 		t.Errorf("another bot: %+v", got)
 	}
 	w.write("BOT_TOKEN", "7000000001:wrong")
@@ -332,12 +369,82 @@ func TestChatVia(t *testing.T) {
 	if err := w.whatsApp.SetWebhook("", ""); err != nil {
 		t.Fatal(err)
 	}
-	if got := w.run("hello\n", "chat", "coder", "--via", "whatsapp", "--timeout", "50ms"); got.code != 4 {
+	if got := w.run("hello\n", "chat", "coder", "--via", "whatsapp", "--timeout", "50ms"); got.code != 4 || !strings.Contains(got.errOut, "do not allow 15550001111") || !strings.Contains(got.errOut, ".tuluat/secrets/NAME/KEY") {
 		t.Errorf("without an answer: %+v", got)
 	}
-	for args, code := range map[string]int{"coder --via fax": 2, "nobody --via telegram": 3, "coder --via telegram --as ann": 1} {
-		if got := w.run("", append([]string{"chat"}, strings.Fields(args)...)...); got.code != code {
+	w.state(func(state string) string {
+		return strings.Replace(state, `"ACCESS_TOKEN"`, `"PAIRING_CODE": "/secrets/w/code", "ACCESS_TOKEN"`, 1)
+	})
+	if got := w.run("hello\n", "chat", "coder", "--via", "whatsapp", "--timeout", "50ms"); got.code != 4 || !strings.Contains(got.errOut, "say the pairing code first, which is in /secrets/w/code") {
+		t.Errorf("not paired: %+v", got)
+	}
+	if got := w.run("", "doctor", "--deep", "--timeout", "50ms"); !strings.Contains(got.out, "neither paired nor allowed there: say the pairing code first, which is in /secrets/w/code") {
+		t.Errorf("the doctor of somebody not paired: %+v", got)
+	}
+	for args, want := range map[string]result{
+		"coder --via fax":               {code: 2, errOut: "whatsapp or telegram"},
+		"nobody --via telegram":         {code: 3, errOut: "known: coder"},
+		"coder --via telegram --as ann": {code: 1, errOut: "is a number"},
+		"coder --via whatsapp --as ada": {code: 1, errOut: "a phone number in digits"},
+		"coder --via whatsapp --hook h": {code: 2, errOut: "--hook has no meaning with --via"},
+		"coder --via whatsapp --chat c": {code: 2, errOut: "--chat has no meaning with --via"},
+		"coder --via whatsapp --url h":  {code: 2, errOut: "--url has no meaning with --via"},
+		"coder --as 15550001111":        {code: 2, errOut: "--as has no meaning without --via"},
+		"coder -v":                      {code: 2, errOut: "--verbose has no meaning without --via"},
+		"coder --loud":                  {code: 2, errOut: "See tuluat chat --help."},
+	} {
+		if got := w.run("", append([]string{"chat"}, strings.Fields(args)...)...); got.code != want.code || !strings.Contains(got.errOut, want.errOut) {
 			t.Errorf("chat %s: %+v", args, got)
+		}
+	}
+	w.state(func(state string) string {
+		return strings.Replace(state, `"coder":[{"account"`, `"plain":[],"coder":[{"account"`, 1)
+	})
+	if got := w.run("", "chat", "plain", "--via", "telegram"); got.code != 3 || !strings.Contains(got.errOut, "no channel of type TELEGRAM here; agents that have one: coder") {
+		t.Errorf("without such a channel: %+v", got)
+	}
+}
+
+// A file goes over both messengers with its name and caption.
+func TestFileVia(t *testing.T) {
+	w := newWorld(t)
+	path := filepath.Join(t.TempDir(), "a table.json")
+	if err := os.WriteFile(path, []byte("{\"a\":1}"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	for _, channel := range []string{"whatsapp", "telegram"} {
+		got := w.run(`/file "`+path+`" what is it?`+"\n", "chat", "coder", "--via", channel, "--timeout", "50ms")
+		if got.code != 4 {
+			t.Errorf("%s: %+v", channel, got)
+		}
+		if got := w.run("/file /nowhere/x.csv\n", "chat", "coder", "--via", channel); got.code != 1 || !strings.Contains(got.errOut, "/nowhere/x.csv") {
+			t.Errorf("%s without the file: %+v", channel, got)
+		}
+	}
+	wa, _ := w.whatsApp.Chat("", "15550001111", 0)
+	tg, _ := w.telegram.Chat("", 5000000001, 0)
+	for _, lines := range [][]person.Line{wa, tg} {
+		if len(lines) == 0 || lines[0].File == nil || lines[0].File.Name != "a table.json" || lines[0].File.MimeType != "application/json" || lines[0].File.Bytes != 7 || lines[0].Text != "what is it?" {
+			t.Errorf("lines %+v", lines)
+		}
+	}
+}
+
+// What is no command of ours is a usage error, wherever it stands.
+func TestUsage(t *testing.T) {
+	for args, want := range map[string]result{
+		"fake signal":               {code: 2, errOut: `unknown command "signal" for "tuluat fake"`},
+		"telegram list":             {code: 2, errOut: "See tuluat telegram --help."},
+		"conformance agents":        {code: 2, errOut: `unknown command "agents" for "tuluat conformance"`},
+		"fake whatsapp --number x":  {code: 2, errOut: "--number must be the id"},
+		"fake whatsapp --phone ada": {code: 2, errOut: "--phone must be a phone number in digits"},
+		"fake telegram --bot a-b":   {code: 2, errOut: "--bot must be a username"},
+		"fake":                      {out: "stand-in for Telegram's Bot API"},
+		"telegram":                  {out: "set-webhook"},
+		"--help":                    {out: "TULUAT_WEBHOOK_SECRET"},
+	} {
+		if got := runCLI(t, t.Context(), nil, "", strings.Fields(args)...); got.code != want.code || !strings.Contains(got.errOut, want.errOut) || !strings.Contains(got.out, want.out) {
+			t.Errorf("tuluat %s: %+v", args, got)
 		}
 	}
 }
@@ -428,7 +535,7 @@ func TestFakes(t *testing.T) {
 		variables       []string
 	}{
 		{"whatsapp", `{"from":"15550001111","text":"hello"}`, "15550001111", map[string]any{"phone": "15550001111"}, []string{"WHATSAPP_APP_SECRET=", "WHATSAPP_ACCESS_TOKEN=", "WHATSAPP_VERIFY_TOKEN="}},
-		{"telegram", `{"from":5000000001,"text":"hello"}`, "5000000001", map[string]any{"id": 5000000001}, []string{"TELEGRAM_BOT_TOKEN=7000000001:"}},
+		{"telegram", `{"from":5000000001,"text":"hello"}`, "5000000001", map[string]any{"id": 5000000001}, []string{"TELEGRAM_BOT_TOKEN=7000000001:", "TELEGRAM_WEBHOOK_SECRET="}},
 	} {
 		for range 2 { // the second time with what the first has kept
 			ctx, cancel := context.WithCancel(t.Context())
@@ -478,6 +585,11 @@ func TestFakes(t *testing.T) {
 	}
 	if got := runCLI(t, t.Context(), nil, "", "fake", "whatsapp", "--addr", "0.0.0.0:0"); got.code != 1 || !strings.Contains(got.errOut, "must be on this machine") {
 		t.Errorf("for everyone: %+v", got)
+	}
+	taken := httptest.NewServer(http.NotFoundHandler())
+	defer taken.Close()
+	if got := runCLI(t, t.Context(), nil, "", "fake", "telegram", "--addr", taken.Listener.Addr().String()); got.code != 1 || !strings.Contains(got.errOut, "give another --addr") {
+		t.Errorf("a port that is taken: %+v", got)
 	}
 }
 

@@ -16,8 +16,9 @@ import (
 // sent is what send prints with -o json.
 type sent struct {
 	hook.Receipt
-	Reply     *string    `json:"text,omitempty"` // with --wait
-	ToolCalls []toolCall `json:"toolCalls,omitempty"`
+	Reply     *string          `json:"text,omitempty"` // with --wait
+	Choices   []harness.Choice `json:"choices,omitempty"`
+	ToolCalls []toolCall       `json:"toolCalls,omitempty"`
 }
 
 type toolCall struct {
@@ -61,7 +62,8 @@ func newSend(sys System) *cobra.Command {
 			}
 			defer func() { cancel(); <-c.ended }()
 		}
-		result, err := send(ctx, c, strings.Join(args[1:], " "), wait, newScreen(sys.Stdout, sys.Stderr, false))
+		s := newScreen(sys.Stdout, sys.Stderr, false)
+		result, err := send(ctx, c, strings.Join(args[1:], " "), wait, s)
 		if err != nil {
 			return err
 		}
@@ -69,8 +71,9 @@ func newSend(sys System) *cobra.Command {
 			return json.NewEncoder(sys.Stdout).Encode(result)
 		}
 		if result.Reply != nil {
-			_, err = fmt.Fprintln(sys.Stdout, strings.TrimSuffix(visible(*result.Reply), "\n"))
-			return err
+			s.answer(*result.Reply)
+			s.offer(result.Choices)
+			return nil
 		}
 		_, err = fmt.Fprintf(sys.Stdout, "message %s is taken in session %s\n", result.Message, result.Session)
 		return err
@@ -103,6 +106,6 @@ func send(ctx context.Context, c *conversation, text string, wait bool, s *scree
 		}
 		s.show(e)
 	})
-	result.Reply = &reply.Text
+	result.Reply, result.Choices = &reply.Text, reply.Choices
 	return result, err
 }

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"strconv"
 	"strings"
 	"unicode"
 	"unicode/utf8"
@@ -78,6 +79,24 @@ func (s *screen) answer(text string) {
 }
 
 const indent = "  "
+
+// offer shows choices under the numbers that press them.
+func (s *screen) offer(choices []harness.Choice) {
+	for i, c := range choices {
+		text := fmt.Sprintf("[%d] %s", i+1, c.Title)
+		if c.Description != "" {
+			text += ": " + c.Description
+		}
+		s.aside(indent, text)
+	}
+}
+
+// pressed is the place, from 0, of the choice whose number line is; false: it is
+// something to say.
+func pressed(line string, choices int) (int, bool) {
+	n, err := strconv.Atoi(line)
+	return n - 1, err == nil && n >= 1 && n <= choices
+}
 
 // show prints what happens on the way to an answer.
 func (s *screen) show(e hook.Event) {

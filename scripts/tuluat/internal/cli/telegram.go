@@ -7,7 +7,6 @@ import (
 	"errors"
 	"fmt"
 	"net/url"
-	"slices"
 	"strings"
 	"time"
 
@@ -28,8 +27,7 @@ The bot's token comes from the state of the running system, else from
 TELEGRAM_BOT_TOKEN; the webhook's secret likewise, or from TELEGRAM_WEBHOOK_SECRET.
 Neither is ever printed.`,
 	}
-	cmd.AddCommand(newSetWebhook(sys), newWebhookInfo(sys), newDeleteWebhook(sys))
-	return cmd
+	return group(cmd, newSetWebhook(sys), newWebhookInfo(sys), newDeleteWebhook(sys))
 }
 
 // bot is the bot that a command is about.
@@ -66,7 +64,10 @@ func (b *bot) find(name string) error {
 		return err
 	}
 	b.state = cmp.Or(state, &devstate.State{})
-	b.channel, _ = b.state.Bot(b.name)
+	known := false
+	if b.channel, known = b.state.Bot(b.name); known {
+		b.name = b.channel.Account
+	}
 	token, err := b.secret(devstate.BotToken, "TELEGRAM_BOT_TOKEN")
 	if err != nil {
 		return err
@@ -81,7 +82,7 @@ func (b *bot) secret(role devstate.Role, variable string) (harness.Secret, error
 		secret = harness.Secret(strings.TrimSpace(b.sys.Getenv(variable)))
 	}
 	if err == nil && secret == "" {
-		err = harness.Errorf(harness.Invalid, "the %s of bot %s is not known: set %s", strings.ToLower(strings.ReplaceAll(string(role), "_", " ")), b.name, variable)
+		err = harness.Errorf(harness.Invalid, "the %s of bot %s is not known: set %s; bots known here: %s", strings.ToLower(strings.ReplaceAll(string(role), "_", " ")), b.name, variable, b.state.Bots())
 	}
 	return secret, err
 }
@@ -111,6 +112,16 @@ Updates that wait are kept and come to the new address.`,
 		if err != nil || u.Host == "" {
 			return harness.Errorf(harness.Invalid, "--url must be the system's public base URL, like https://agents.example.com")
 		}
+		if u.RawQuery != "" || u.Fragment != "" {
+			return harness.Errorf(harness.Invalid, "--url must end before ? and #, like https://agents.example.com")
+		}
+		base = strings.TrimRight(base, "/")
+		if short := telegram.Base(base, b.name); short != base {
+			fmt.Fprintf(sys.Stderr, "The path of the function is added to --url, so it is read as %s.\n", visible(short))
+			base = short
+		} else if strings.HasSuffix(base, "/api") {
+			fmt.Fprintf(sys.Stderr, "The path of the function begins with /api and is added to --url: without /api at its end, if nothing strips that on the way.\n")
+		}
 		secret, err := b.secret(devstate.WebhookSecret, "TELEGRAM_WEBHOOK_SECRET")
 		if err != nil {
 			return err
@@ -122,7 +133,7 @@ Updates that wait are kept and come to the new address.`,
 		if !strings.EqualFold(me, b.name) {
 			return harness.Errorf(harness.Invalid, "the token is of bot %s, not of %s", me, b.name)
 		}
-		said, err := b.client.SetWebhook(cmd.Context(), strings.TrimSuffix(base, "/")+telegram.Path(b.name), secret, connections, drop)
+		said, err := b.client.SetWebhook(cmd.Context(), base+telegram.Path(b.name), secret, connections, drop)
 		if err != nil {
 			return err
 		}
@@ -187,7 +198,7 @@ func (b *bot) print(ctx context.Context, said string) error {
 	}
 	if info.URL != "" {
 		line("updates", cmp.Or(strings.Join(info.Allowed, " "), "the default kinds"))
-		if missing := slices.DeleteFunc(telegram.Kinds(), func(kind string) bool { return slices.Contains(info.Allowed, kind) }); len(missing) > 0 {
+		if missing := telegram.Missing(info.Allowed); len(missing) > 0 {
 			line("", "not asked for: "+strings.Join(missing, " ")+"; set the webhook again")
 		}
 	}

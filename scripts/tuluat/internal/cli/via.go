@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"tuluat.ai/harness/scripts/internal/fake/person"
+	"tuluat.ai/harness/scripts/tuluat/internal/devstate"
 	"tuluat.ai/harness/scripts/tuluat/internal/phone"
 	"tuluat.ai/harness/shared/harness"
 )
@@ -27,6 +28,7 @@ type via struct {
 	as      string // phone number or user id
 	verbose bool
 
+	account     devstate.Channel
 	phone       *phone.Phone
 	interactive bool
 	screen      *screen
@@ -34,6 +36,15 @@ type via struct {
 	ticks       map[string]person.Ticks // shown so far, by message
 	said        map[string]string       // texts of our side that were shown: an edit is shown again
 	choices     int                     // how many the newest message offers
+}
+
+// unheard says why an agent may not answer a person on a messenger: strangers
+// are told nothing there.
+func unheard(c devstate.Channel, as string) string {
+	if file := c.SecretFiles[devstate.PairingCode]; file != "" {
+		return fmt.Sprintf("%s is neither paired nor allowed there: say the pairing code first, which is in %s", as, file)
+	}
+	return fmt.Sprintf("its senders do not allow %s: list it in senders.allow; with the policy pairing say the code first, which `make dev` keeps in .tuluat/secrets/NAME/KEY", as)
 }
 
 // viaChannel reads --via.
@@ -52,7 +63,7 @@ func (v *via) run(ctx context.Context, agent string) error {
 	if err != nil {
 		return err
 	}
-	channel, err := state.Channel(agent, v.channel, "")
+	v.account, err = state.Channel(agent, v.channel, "")
 	if err != nil {
 		return err
 	}
@@ -66,7 +77,7 @@ func (v *via) run(ctx context.Context, agent string) error {
 			v.as = someUser
 		}
 	}
-	v.phone, err = phone.Pick(ctx, base, v.channel, channel.Account, v.as, v.target.user)
+	v.phone, err = phone.Pick(ctx, base, v.channel, v.account.Account, v.as, v.target.user)
 	if errors.Is(err, syscall.ECONNREFUSED) {
 		return fmt.Errorf("nothing listens at %s: start it with `make dev`", base)
 	}
@@ -78,7 +89,7 @@ func (v *via) run(ctx context.Context, agent string) error {
 	v.screen, v.ticks, v.said = newScreen(sys.Stdout, sys.Stderr, false), map[string]person.Ticks{}, map[string]string{}
 	if v.interactive {
 		v.screen = newScreen(sys.Stdout, sys.Stdout, true)
-		fmt.Fprintf(sys.Stdout, "%s over %s as %s. A number presses a button, /quit leaves.\n", visible(agent), strings.ToLower(string(v.channel)), visible(v.as))
+		fmt.Fprintf(sys.Stdout, "%s over %s as %s. A number presses a button, /file PATH sends a file, /quit leaves.\n", visible(agent), strings.ToLower(string(v.channel)), visible(v.as))
 	}
 	page, err := v.phone.Read(ctx, 0, 0)
 	if err != nil {
@@ -218,23 +229,45 @@ func (v *via) await(ctx context.Context, at int64, pages <-chan phone.Page, brok
 		case err := <-broken:
 			return err
 		case <-late.C:
-			return &timeoutError{v.target.timeout}
+			return &timeoutError{v.target.timeout, unheard(v.account, v.as)}
 		case <-ctx.Done():
 			return ctx.Err()
 		}
 	}
 }
 
-// say sends one line, or presses a button where it is the number of one. The
-// place is 0 for nothing said.
+// say says one line, presses a button where it is the number of one, or sends
+// the file it names. The place is 0 for nothing said.
 func (v *via) say(ctx context.Context, line string) (int64, error) {
 	if line == "" {
 		return 0, nil
 	}
-	if n, err := strconv.Atoi(line); err == nil && n >= 1 && n <= v.choices {
-		return v.phone.Press(ctx, line)
+	if at, ok := pressed(line, v.choices); ok {
+		return v.phone.Press(ctx, strconv.Itoa(at+1))
+	}
+	if rest, ok := strings.CutPrefix(line, "/file "); ok {
+		path, caption := fileAndCaption(strings.TrimSpace(rest))
+		file, err := phone.ReadFile(path)
+		if err != nil && v.interactive {
+			v.screen.aside("", "The file cannot be sent: "+err.Error())
+			return 0, nil
+		}
+		if err != nil {
+			return 0, err
+		}
+		return v.phone.Send(ctx, file, caption)
 	}
 	return v.phone.Say(ctx, line)
+}
+
+// fileAndCaption parts what follows /file. A path with spaces is in quotes.
+func fileAndCaption(text string) (path, caption string) {
+	if rest, ok := strings.CutPrefix(text, `"`); ok {
+		path, caption, _ = strings.Cut(rest, `"`)
+	} else {
+		path, caption, _ = strings.Cut(text, " ")
+	}
+	return path, strings.TrimSpace(caption)
 }
 
 // show prints what is new in a chat.
@@ -270,13 +303,11 @@ func (v *via) content(l person.Line) string {
 }
 
 func (v *via) offer(l person.Line) {
+	choices := make([]harness.Choice, len(l.Choices))
 	for i, c := range l.Choices {
-		text := fmt.Sprintf("[%d] %s", i+1, c.Title)
-		if c.Description != "" {
-			text += ": " + c.Description
-		}
-		v.screen.aside(indent, text)
+		choices[i] = harness.Choice{ID: c.ID, Title: c.Title, Description: c.Description}
 	}
+	v.screen.offer(choices)
 }
 
 // tick is how far a message has come, as phones show it.

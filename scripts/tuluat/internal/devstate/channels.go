@@ -5,6 +5,7 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"strings"
 
 	"tuluat.ai/harness/shared/harness"
 )
@@ -27,6 +28,7 @@ const (
 	AccessToken   Role = "ACCESS_TOKEN"
 	BotToken      Role = "BOT_TOKEN"
 	WebhookSecret Role = "WEBHOOK_SECRET"
+	PairingCode   Role = "PAIRING_CODE"
 )
 
 // Services are the addresses of messengers' APIs, or of their fakes.
@@ -69,17 +71,41 @@ func (s *State) Channel(agent string, kind harness.Channel, account string) (Cha
 	if !slices.Contains(s.Everyone(), agent) {
 		return Channel{}, harness.Errorf(harness.NotFound, "there is no agent %q here that can be talked to; known: %s", agent, list(s.Everyone()))
 	}
-	return Channel{}, harness.Errorf(harness.NotFound, "agent %q has no such channel here (%s)", agent, kind)
+	var having []string
+	for name, channels := range s.Channels {
+		if slices.ContainsFunc(channels, func(c Channel) bool { return c.Type == kind }) {
+			having = append(having, name)
+		}
+	}
+	slices.Sort(having)
+	return Channel{}, harness.Errorf(harness.NotFound, "agent %q has no channel of type %s here; agents that have one: %s", agent, kind, list(having))
 }
 
-// Bot returns the channel of a bot, whoever's it is.
+// Bot returns the channel of a bot, whoever's it is. Usernames are the same in
+// any case.
 func (s *State) Bot(username string) (Channel, bool) {
 	for _, agent := range slices.Sorted(maps.Keys(s.Channels)) {
-		if c, err := s.Channel(agent, harness.ChannelTelegram, username); err == nil {
-			return c, true
+		for _, c := range s.Channels[agent] {
+			if c.Type == harness.ChannelTelegram && strings.EqualFold(c.Account, username) {
+				return c, true
+			}
 		}
 	}
 	return Channel{}, false
+}
+
+// Bots lists the usernames of all bots, sorted, in words: "none" if there is none.
+func (s *State) Bots() string {
+	var bots []string
+	for _, channels := range s.Channels {
+		for _, c := range channels {
+			if c.Type == harness.ChannelTelegram {
+				bots = append(bots, c.Account)
+			}
+		}
+	}
+	slices.Sort(bots)
+	return list(bots)
 }
 
 // Secret reads the newest secret of a channel's role. One that is not named

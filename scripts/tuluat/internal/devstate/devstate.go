@@ -80,6 +80,16 @@ func read(file string) (*State, error) {
 // Agents lists the agents that can be reached, sorted.
 func (s *State) Agents() []string { return slices.Sorted(maps.Keys(s.Webhooks)) }
 
+// Hooks lists the hooks of these agents, sorted.
+func (s *State) Hooks() []string {
+	var hooks []string
+	for _, w := range s.Webhooks {
+		hooks = append(hooks, w.Hook)
+	}
+	slices.Sort(hooks)
+	return hooks
+}
+
 // Hook returns the name and the secret of agent's hook, or of the hook called
 // name if that is not empty. An agent nobody knows is harness.NotFound.
 func (s *State) Hook(agent, name string, getenv func(string) string) (string, harness.Secret, error) {

@@ -24,6 +24,7 @@ type Event struct {
 	ChannelUserID string             `json:"channelUserId"`
 	InReplyTo     harness.MessageID  `json:"inReplyTo"`
 	Text          string             `json:"text"`
+	Choices       []harness.Choice   `json:"choices"` // reply: each is pressed by saying its title
 	ToolCall      harness.ToolCallID `json:"toolCall"`
 	ToolName      string             `json:"name"`
 	Arguments     string             `json:"arguments"`

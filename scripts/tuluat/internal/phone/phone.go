@@ -8,8 +8,12 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"mime"
 	"net/http"
 	"net/url"
+	"os"
+	"path/filepath"
+	"regexp"
 	"strconv"
 	"strings"
 	"time"
@@ -29,11 +33,19 @@ type Phone struct {
 	http    *http.Client
 }
 
+// Dialled reports whether text is a phone number as people write it.
+func Dialled(text string) bool { return dialled.MatchString(text) }
+
+var dialled = regexp.MustCompile(`^\+?[0-9][0-9 ().-]{4,24}$`)
+
 // Pick picks up a phone: the person is added to the fake at base if need be. id is a
 // phone number for WhatsApp, a user id for Telegram.
 func Pick(ctx context.Context, base string, channel harness.Channel, account, id, name string) (*Phone, error) {
 	p := &Phone{base: strings.TrimSuffix(base, "/"), channel: channel, account: account, person: id, http: &http.Client{}}
 	if channel == harness.ChannelWhatsApp {
+		if !Dialled(id) {
+			return nil, harness.Errorf(harness.Invalid, "a person on WhatsApp is a phone number in digits, not %q", id)
+		}
 		known := graph.Person{}
 		if err := p.call(ctx, http.MethodPost, "people", graph.Person{Phone: id, Name: name}, &known); err != nil {
 			return nil, err
@@ -66,6 +78,32 @@ func (p *Phone) Say(ctx context.Context, text string) (int64, error) {
 // message that has any.
 func (p *Phone) Press(ctx context.Context, choice string) (int64, error) {
 	return p.do(ctx, graph.Say{Press: choice}, botapi.Say{Press: choice})
+}
+
+// Send hands over a file with a caption, which may be empty.
+func (p *Phone) Send(ctx context.Context, f File, caption string) (int64, error) {
+	return p.do(ctx, graph.Say{Text: caption, File: &graph.Upload{Name: f.Name, MimeType: f.MimeType, Data: f.Data}},
+		botapi.Say{Text: caption, Files: []botapi.Upload{{Name: f.Name, MimeType: f.MimeType, Data: f.Data}}})
+}
+
+// File is one from this machine.
+type File struct {
+	Name, MimeType string
+	Data           []byte
+}
+
+// ReadFile reads a file to be sent. Its kind goes by its name, else by what it begins with.
+func ReadFile(path string) (File, error) {
+	data, err := os.ReadFile(path)
+	if err != nil {
+		return File{}, err
+	}
+	kind := mime.TypeByExtension(filepath.Ext(path))
+	if kind == "" {
+		kind = http.DetectContentType(data)
+	}
+	kind, _, err = mime.ParseMediaType(kind)
+	return File{Name: filepath.Base(path), MimeType: kind, Data: data}, err
 }
 
 func (p *Phone) do(ctx context.Context, w graph.Say, t botapi.Say) (int64, error) {

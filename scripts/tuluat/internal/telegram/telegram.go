@@ -10,6 +10,7 @@ import (
 	"io"
 	"net/http"
 	"net/url"
+	"slices"
 	"strings"
 	"time"
 
@@ -19,8 +20,7 @@ import (
 // DefaultURL is the vendor's.
 const DefaultURL = "https://api.telegram.org"
 
-// Kinds are the kinds of updates that telegram-ingest handles. Three of them
-// only come when they are asked for by name.
+// Kinds are the kinds of updates that telegram-ingest handles.
 func Kinds() []string {
 	return []string{
 		"message", "edited_message", "channel_post", "edited_channel_post", "callback_query", "message_reaction", "my_chat_member",
@@ -28,8 +28,35 @@ func Kinds() []string {
 	}
 }
 
+// onlyByName are the kinds that do not come by default (Bot API, setWebhook).
+func onlyByName() []string {
+	return []string{"chat_member", "message_reaction", "message_reaction_count"}
+}
+
+// Missing are the Kinds that a webhook with these allowed_updates does not get.
+// An empty list is the vendor's default.
+func Missing(allowed []string) []string {
+	return slices.DeleteFunc(Kinds(), func(kind string) bool {
+		if len(allowed) == 0 {
+			return !slices.Contains(onlyByName(), kind)
+		}
+		return slices.Contains(allowed, kind)
+	})
+}
+
 // Path is where a bot's updates go, below the public base URL.
 func Path(bot string) string { return "/api/v1/channels/telegram/webhook/" + url.PathEscape(bot) }
+
+// Base is base without an ending that is a beginning of the bot's Path, be it
+// the whole or down to /api/v1: what Path adds is not there twice.
+func Base(base, bot string) string {
+	for path := Path(bot); strings.Count(path, "/") > 1; path = path[:strings.LastIndexByte(path, '/')] {
+		if rest, ok := strings.CutSuffix(base, path); ok {
+			return rest
+		}
+	}
+	return base
+}
 
 // Client speaks for one bot.
 type Client struct {
