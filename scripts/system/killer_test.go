@@ -72,7 +72,7 @@ var points = []point{
 	{moment: afterServer, service: "sandbox-exec", what: "sandbox to end", match: "SET state = 'TERMINATING', reason = $3"},
 	{moment: beforeServer, service: "sandbox-exec", what: "sandbox gone", match: "UPDATE sandboxes SET state = 'GONE'"},
 
-	{moment: afterServer, service: "webhook-ingest-events", what: "answer claimed", match: "UPDATE replies SET lease_owner = $2", never: "fence_reply"},
+	{moment: afterServer, service: "webhook-ingest-events", what: "answer claimed", match: "UPDATE replies r SET lease_owner = $2", never: "fence_reply"},
 	{moment: beforeServer, service: "webhook-ingest-events", what: "answer sent", match: "fence_reply"},
 	{moment: afterServer, service: "webhook-ingest-events", what: "answer sent", match: "fence_reply"},
 
