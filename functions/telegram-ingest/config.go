@@ -2,7 +2,6 @@ package main
 
 import (
 	"net/url"
-	"time"
 
 	"tuluat.ai/harness/shared/archive"
 	"tuluat.ai/harness/shared/channel"
@@ -30,10 +29,6 @@ type config struct {
 	objects       archive.Options // events side
 	mediaBytes    int64           // of one file; events side
 }
-
-// mediaLease is how long a file may be fetched before another looks at it; it is
-// extended meanwhile.
-const mediaLease = 30 * time.Second
 
 func parseConfig(getenv func(string) string) (config, error) {
 	c := function.NewConfig(getenv)

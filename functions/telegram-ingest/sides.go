@@ -7,7 +7,6 @@ import (
 	"tuluat.ai/harness/functions/telegram-ingest/internal/telegram"
 	"tuluat.ai/harness/shared/archive"
 	"tuluat.ai/harness/shared/channel"
-	"tuluat.ai/harness/shared/event"
 	"tuluat.ai/harness/shared/function"
 	"tuluat.ai/harness/shared/harness"
 	"tuluat.ai/harness/shared/postgres"
@@ -58,20 +57,11 @@ func (s *side) hear() (*function.Function, error) {
 		objects = bucket
 	}
 	client := s.client()
-	sender := channel.NewSender(channel.SenderOptions{
-		Channel: harness.ChannelTelegram, Store: s.store, Accounts: s.accounts, Transport: telegram.NewTransport(client, objects, s.env.Log),
-		Owner: s.env.Owner(), Log: s.env.Log, Metrics: s.env.Metrics, Drain: s.drain,
-	})
-	acks := channel.NewAcks(channel.AcksOptions{
-		Channel: harness.ChannelTelegram, Store: s.store, Accounts: s.accounts, Presence: telegram.NewPresence(client, s.env.Log), Log: s.env.Log, Drain: s.drain,
-	})
-	media := channel.NewMedia(channel.MediaOptions{
-		Channel: harness.ChannelTelegram, Store: s.store, Objects: objects, Downloader: telegram.NewDownloader(client, s.cfg.mediaBytes), Accounts: s.accounts,
-		Publish: s.events.Publish, Log: s.env.Log, Lease: postgres.Lease{Owner: s.env.Owner(), For: mediaLease}, MaxBytes: s.cfg.mediaBytes,
-	})
-	return &function.Function{Events: map[event.Type]function.EventFunc{
-		event.MessageReply: sender.Reply, event.MessageReceived: acks.Received, event.MediaRequested: media.Requested,
-	}}, nil
+	return &function.Function{Events: channel.Events(channel.EventsOptions{
+		Channel: harness.ChannelTelegram, Store: s.store, Accounts: s.accounts, Objects: objects, MaxMedia: s.cfg.mediaBytes,
+		Transport: telegram.NewTransport(client, objects, s.env.Log), Presence: telegram.NewPresence(client, s.env.Log), Downloader: telegram.NewDownloader(client, s.cfg.mediaBytes),
+		Events: s.events, Owner: s.env.Owner(), Log: s.env.Log, Metrics: s.env.Metrics, Drain: s.drain,
+	})}, nil
 }
 
 func (s *side) client() *telegram.Client {

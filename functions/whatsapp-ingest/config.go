@@ -3,7 +3,6 @@ package main
 import (
 	"net/url"
 	"regexp"
-	"time"
 
 	"tuluat.ai/harness/shared/archive"
 	"tuluat.ai/harness/shared/channel"
@@ -31,10 +30,6 @@ type config struct {
 	objects       archive.Options // events side
 	mediaBytes    int64           // of one file; events side
 }
-
-// mediaLease is how long a file may be fetched before another looks at it; it is
-// extended meanwhile.
-const mediaLease = 30 * time.Second
 
 // maxBody is the provider's limit of 3 MB and a little more.
 const maxBody = 4 << 20

@@ -7,7 +7,6 @@ import (
 	"tuluat.ai/harness/functions/whatsapp-ingest/internal/whatsapp"
 	"tuluat.ai/harness/shared/archive"
 	"tuluat.ai/harness/shared/channel"
-	"tuluat.ai/harness/shared/event"
 	"tuluat.ai/harness/shared/function"
 	"tuluat.ai/harness/shared/harness"
 	"tuluat.ai/harness/shared/postgres"
@@ -51,18 +50,9 @@ func (s *side) hear() (*function.Function, error) {
 		BaseURL: s.cfg.apiURL, Version: s.cfg.apiVersion, Objects: objects, Log: s.env.Log, MaxMedia: s.cfg.mediaBytes,
 	})
 	s.env.OnExit(graph.Close)
-	sender := channel.NewSender(channel.SenderOptions{
-		Channel: harness.ChannelWhatsApp, Store: s.store, Accounts: s.accounts, Transport: graph,
-		Owner: s.env.Owner(), Log: s.env.Log, Metrics: s.env.Metrics, Drain: s.drain,
-	})
-	acks := channel.NewAcks(channel.AcksOptions{
-		Channel: harness.ChannelWhatsApp, Store: s.store, Accounts: s.accounts, Presence: graph, Log: s.env.Log, Drain: s.drain,
-	})
-	media := channel.NewMedia(channel.MediaOptions{
-		Channel: harness.ChannelWhatsApp, Store: s.store, Objects: objects, Downloader: graph, Accounts: s.accounts,
-		Publish: s.events.Publish, Log: s.env.Log, Lease: postgres.Lease{Owner: s.env.Owner(), For: mediaLease}, MaxBytes: s.cfg.mediaBytes,
-	})
-	return &function.Function{Events: map[event.Type]function.EventFunc{
-		event.MessageReply: sender.Reply, event.MessageReceived: acks.Received, event.MediaRequested: media.Requested,
-	}}, nil
+	return &function.Function{Events: channel.Events(channel.EventsOptions{
+		Channel: harness.ChannelWhatsApp, Store: s.store, Accounts: s.accounts, Objects: objects, MaxMedia: s.cfg.mediaBytes,
+		Transport: graph, Presence: graph, Downloader: graph,
+		Events: s.events, Owner: s.env.Owner(), Log: s.env.Log, Metrics: s.env.Metrics, Drain: s.drain,
+	})}, nil
 }

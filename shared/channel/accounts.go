@@ -105,7 +105,7 @@ func (a *Accounts) load(ctx context.Context) (map[string]*Account, error) {
 	}
 	fresh := make(map[string]*Account, len(routes))
 	for _, r := range routes {
-		account, err := a.account(ctx, r.Account, r.Agent, r.Spec)
+		account, err := a.Of(ctx, r.Account, r.Agent, r.Spec)
 		if err != nil {
 			return nil, err
 		}
@@ -114,12 +114,8 @@ func (a *Accounts) load(ctx context.Context) (map[string]*Account, error) {
 	return fresh, nil
 }
 
-// Of returns the account of one claimed row, with its secrets.
+// Of returns an account with its secrets as they are now.
 func (a *Accounts) Of(ctx context.Context, name string, agent harness.AgentName, spec harness.ChannelSpec) (*Account, error) {
-	return a.account(ctx, name, agent, spec)
-}
-
-func (a *Accounts) account(ctx context.Context, name string, agent harness.AgentName, spec harness.ChannelSpec) (*Account, error) {
 	account := &Account{Name: name, Agent: agent, Spec: spec, Keys: map[Role][]harness.Secret{}}
 	for role, ref := range refs(spec) {
 		if ref == (harness.SecretRef{}) {
