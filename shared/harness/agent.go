@@ -20,9 +20,10 @@ type AgentPhase string
 
 // The phases of an Agent.
 const (
-	AgentReady   AgentPhase = "READY"   // its newest revision is valid and in use
-	AgentInvalid AgentPhase = "INVALID" // its newest text was refused; an older revision may be in use
-	AgentDeleted AgentPhase = "DELETED" // its resource is gone
+	AgentReady    AgentPhase = "READY"    // its newest revision is valid and in use
+	AgentDegraded AgentPhase = "DEGRADED" // of a resource's status only: READY, and a condition is False
+	AgentInvalid  AgentPhase = "INVALID"  // its newest text was refused; an older revision may be in use
+	AgentDeleted  AgentPhase = "DELETED"  // its resource is gone
 )
 
 // Provider is a model provider's wire.

@@ -18,13 +18,13 @@ type Word struct {
 // Glossary returns every word of the product. A test walks tables, columns,
 // closed sets, events and JSON keys and requires each to be here, once.
 func Glossary() []Word {
-	return slices.Concat(things(), placesAndPeople(), thinking(), commands(), standing(), channels(), eventTypes(), values())
+	return slices.Concat(things(), placesAndPeople(), thinking(), commands(), standing(), resources(), channels(), blocks(), eventTypes(), values())
 }
 
 // What the product is made of.
 func things() []Word {
 	return []Word{
-		{Name: "agent", Meaning: "an AiAgent resource: model, prompt, harness, budget; where another thing refers to it, its name", Table: "agents", Column: "agent_name", Key: "agent", Extension: "tuluatagent"},
+		{Name: "agent", Meaning: "an AiAgent resource: model, prompt, harness, budget; where another thing refers to it, its name", Table: "agents", Column: "agent_name", Key: "agent", Value: "AGENT", Extension: "tuluatagent"},
 		{Name: "agentRevision", Meaning: "what an agent said at one time, validated; never changed", Table: "agent_revisions"},
 		{Name: "workflow", Meaning: "an AiWorkflow resource: nodes and edges"},
 		{Name: "channel", Meaning: "a way people or systems reach an agent", Column: "channel", Key: "channel", Value: "CHANNEL", Extension: "tuluatchannel"},
@@ -39,7 +39,7 @@ func things() []Word {
 		{Name: "execution", Meaning: "one command in a sandbox", Table: "executions", Column: "execution_id", Key: "execution"},
 		{Name: "executionOutput", Meaning: "what a command printed, as stored, in pieces", Table: "execution_output"},
 		{Name: "sandbox", Meaning: "one Pod, or one local sandbox", Table: "sandboxes", Column: "sandbox_id", Key: "sandbox"},
-		{Name: "approval", Meaning: "one question to a human"},
+		{Name: "approval", Meaning: "one question to a human", Key: "approval", Value: "APPROVAL"},
 		{Name: "sessionEvent", Meaning: "what happened in a session, in order: the source of streams", Table: "session_events"},
 		{Name: "inbox", Meaning: "what providers gave us, so that a repeat has no effect", Table: "inbox"},
 		{Name: "outbox", Meaning: "announcements that nobody has acted on yet", Table: "outbox"},
@@ -87,7 +87,7 @@ func placesAndPeople() []Word {
 // What steps read and write.
 func thinking() []Word {
 	return []Word{
-		{Name: "model", Meaning: "the language model that thinks", Column: "model", Key: "model"},
+		{Name: "model", Meaning: "the language model that thinks", Column: "model", Key: "model", Value: "MODEL"},
 		{Name: "provider", Meaning: "whose wire the model speaks", Key: "provider"},
 		{Name: "systemPrompt", Meaning: "what the model is told before anything else", Key: "systemPrompt"},
 		{Name: "temperature", Meaning: "how freely the model chooses", Key: "temperature"},
@@ -114,9 +114,9 @@ func thinking() []Word {
 		{Name: "type", Meaning: "which of the kinds a block is", Key: "type"},
 		{Name: "revision", Meaning: "the number of an agent's revision", Column: "revision", Key: "revision"},
 		{Name: "digest", Meaning: "names a text by its content", Column: "digest"},
-		{Name: "source", Meaning: "what defined an agent last: a file of the folder", Column: "source"},
+		{Name: "source", Meaning: "what defined an agent last: a file of the folder, or its resource", Column: "source"},
 		{Name: "spec", Meaning: "what a thing should be, as its author said it", Column: "spec", Key: "spec", Value: "SPEC"},
-		{Name: "phase", Meaning: "how an agent stands", Column: "phase"},
+		{Name: "phase", Meaning: "how an agent stands", Column: "phase", Key: "phase"},
 	}
 }
 
@@ -137,6 +137,7 @@ func commands() []Word {
 		{Name: "keepBackground", Meaning: "what a command leaves running survives it", Key: "keepBackground"},
 		{Name: "runtimeClassName", Meaning: "the RuntimeClass of a Pod", Key: "runtimeClassName"},
 		{Name: "timeoutSeconds", Meaning: "the longest one execution may run", Key: "timeoutSeconds"},
+		{Name: "waitMs", Meaning: "how long the runner waits before it answers, in milliseconds", Key: "waitMs"},
 		{Name: "timeoutMs", Meaning: "timeoutSeconds as the runner takes it, in milliseconds", Key: "timeoutMs"},
 		{Name: "ttlSeconds", Meaning: "the longest a sandbox may live", Key: "ttlSeconds"},
 		{Name: "idleSeconds", Meaning: "the longest a sandbox or session may be without work; 0: without end", Column: "idle_seconds", Key: "idleSeconds"},
@@ -221,7 +222,7 @@ func standing() []Word {
 		{Name: "deadLetteredAt", Meaning: "when the broker gave up on its wake", Column: "dead_lettered_at"},
 		{Name: "findings", Meaning: "per item of a sweep: found, done, left", Column: "findings"},
 		{Name: "level", Meaning: "how much a log entry matters", Column: "level"},
-		{Name: "logMessage", Meaning: "the text of a log entry", Column: "message", Apart: "the columns of agent_execution_logs are given by the product's decision record"},
+		{Name: "logMessage", Meaning: "the text of a log entry; of a sandbox, why it cannot be used", Column: "message", Apart: "the columns of agent_execution_logs are given by the product's decision record"},
 		{Name: "nodeId", Meaning: "the workflow node of a log entry, or the step's number", Column: "node_id"},
 		{Name: "guardrailResult", Meaning: "what the guardrails said of a step", Column: "guardrail_result"},
 		{Name: "at", Meaning: "when an event of a stream happened", Key: "at"},
@@ -250,7 +251,7 @@ func eventTypes() []Word {
 		{Name: "executionRequested", Meaning: "an execution waits to be run", Event: "execution.requested"},
 		{Name: "executionFinished", Meaning: "an execution has its outcome", Event: "execution.finished"},
 		{Name: "sandboxChanged", Meaning: "a sandbox has another state", Event: "sandbox.changed"},
-		{Name: "approvalRequested", Meaning: "a human is asked", Event: "approval.requested"},
+		{Name: "approvalRequested", Meaning: "a human is asked to decide", Event: "approval.requested"},
 		{Name: "approvalDecided", Meaning: "a human or the clock has decided", Event: "approval.decided"},
 		{Name: "agentStatusChanged", Meaning: "an agent has another revision or phase", Event: "agent.status.changed"},
 	}
@@ -282,6 +283,8 @@ func values() []Word {
 		{Name: "ready", Meaning: "in use, or able to be used", Value: "READY"},
 		{Name: "terminating", Meaning: "being removed", Value: "TERMINATING"},
 		{Name: "gone", Meaning: "proved absent", Value: "GONE"},
+		{Name: "available", Meaning: "there, and for this agent", Value: "AVAILABLE"},
+		{Name: "degraded", Meaning: "in use, though not all is as it should be", Value: "DEGRADED"},
 		{Name: "invalid", Meaning: "refused: the input is wrong", Value: "INVALID"},
 		{Name: "deleted", Meaning: "its resource is gone", Value: "DELETED"},
 		{Name: "planned", Meaning: "written, not sent", Value: "PLANNED"},
@@ -336,6 +339,7 @@ func values() []Word {
 		{Name: "ended", Meaning: "a sandbox was started before and has ended since", Value: "ENDED"},
 		{Name: "startFailed", Meaning: "a sandbox did not come up", Value: "START_FAILED"},
 		{Name: "startTimeout", Meaning: "a sandbox did not come up in time", Value: "START_TIMEOUT"},
+		{Name: "networkOpen", Meaning: "a sandbox could reach what it must not", Value: "NETWORK_OPEN"},
 		{Name: "capacity", Meaning: "the platform has no room now", Value: "CAPACITY"},
 		{Name: "commandTooLong", Meaning: "longer than a command line may be; nothing ran", Value: "COMMAND_TOO_LONG"},
 		{Name: "deadline", Meaning: "an execution's reason: its time was over", Value: "DEADLINE"},

@@ -41,6 +41,12 @@ const (
 	EgressAllowlist Egress = "allowlist" // only the CIDRs and ports listed
 )
 
+// EgressRule is one destination that a sandbox with EgressAllowlist may reach.
+type EgressRule struct {
+	CIDR  string `json:"cidr"`            // as in 203.0.113.0/24 or 2001:db8::/32
+	Ports []int  `json:"ports,omitempty"` // of TCP; none: every port
+}
+
 // SandboxSpec says what sandbox an agent's commands run in. Its zero fields
 // take the values of DefaultSandbox.
 type SandboxSpec struct {
@@ -55,8 +61,11 @@ type SandboxSpec struct {
 	VolumeBytes    int64    `json:"volumeBytes"`    // of /workspace
 	Workdir        string   `json:"workdir"`        // emptyDir or persistent
 	Egress         Egress   `json:"egress"`
-	KeepBackground bool     `json:"keepBackground"` // what a command leaves running survives it
-	RuntimeClass   string   `json:"runtimeClassName,omitempty"`
+
+	EgressAllow []EgressRule `json:"egressAllow,omitempty"` // of EgressAllowlist
+
+	KeepBackground bool   `json:"keepBackground"` // what a command leaves running survives it
+	RuntimeClass   string `json:"runtimeClassName,omitempty"`
 }
 
 // DefaultSandbox is what an agent gets that asks for nothing.

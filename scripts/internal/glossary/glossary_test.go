@@ -22,19 +22,29 @@ var foreign = map[string]string{
 	"functions/agent-step/internal/model":         "the wires of OpenAI and Anthropic",
 	"functions/whatsapp-ingest/internal/whatsapp": "WhatsApp's wire",
 	"shared/secret/kubernetes":                    "the wire of the Kubernetes API",
-	"scripts/tuluat/internal/probe":               "the wires of WhatsApp and Telegram",
-	"scripts/tuluat/internal/telegram":            "Telegram's wire",
-	"scripts/tuluat/internal/cli/fake.go":         "help for the fakes, which speak of people as their messengers do",
+	"functions/agent-status/internal/cluster":     "the same",
+	"shared/sandbox/kubernetes/kubetest":          "the same",
+	"shared/sandbox/sandboxtest/toolchain.go":     "what the package managers of languages read",
+	"True":                                "what the conditions of Kubernetes are",
+	"False":                               "the same",
+	"Routed":                              "a type of such conditions, in Kubernetes' spelling",
+	"SecretsAvailable":                    "the same",
+	"SandboxAvailable":                    "the same",
+	"initContainer":                       "Kubernetes' word for how the runner comes into a Pod",
+	"imageVolume":                         "the same",
+	"scripts/tuluat/internal/probe":       "the wires of WhatsApp and Telegram",
+	"scripts/tuluat/internal/telegram":    "Telegram's wire",
+	"scripts/tuluat/internal/cli/fake.go": "help for the fakes, which speak of people as their messengers do",
 	"functions/telegram-ingest/internal/telegram": "Telegram's wire",
-	"phoneNumberId":                               "WhatsApp's name of an account, which its owner copies from there",
-	"bot":                                         "Telegram's name of an account, which its owner copies from there",
-	"botTokenSecretRef":                           "Telegram's name of what lets us send",
-	"BOT_TOKEN":                                   "the same, as a secret's role",
-	"child-pid":                                   "bubblewrap's --info-fd",
-	"dev.knative.sources.ping":                    "Knative's PingSource",
-	"dev.knative.apiserver.resource.add":          "Knative's ApiServerSource",
-	"dev.knative.apiserver.resource.update":       "the same",
-	"dev.knative.apiserver.resource.delete":       "the same",
+	"phoneNumberId":                    "WhatsApp's name of an account, which its owner copies from there",
+	"bot":                              "Telegram's name of an account, which its owner copies from there",
+	"botTokenSecretRef":                "Telegram's name of what lets us send",
+	"BOT_TOKEN":                        "the same, as a secret's role",
+	"child-pid":                        "bubblewrap's --info-fd",
+	"dev.knative.sources.ping":         "Knative's PingSource",
+	"dev.knative.apiserver.ref.add":    "Knative's ApiServerSource",
+	"dev.knative.apiserver.ref.update": "the same",
+	"dev.knative.apiserver.ref.delete": "the same",
 }
 
 // synonyms are names whose meaning has a word.
@@ -85,11 +95,13 @@ var synonyms = []Synonym{
 // elsewhere are whole names in which a synonym means something else.
 var elsewhere = map[string]string{
 	"apiVersion":           "Kubernetes' own field",
+	"from":                 "the node that an edge of a workflow leaves",
 	"ERROR":                "a level of log entries",
 	"status":               "a member of RFC 9457 problems; in a trailer, the runner's whole word on an execution",
 	"status_code":          "of HTTP",
 	"message.status":       "the delivery of a message, which is several replies with a state each",
 	"agent.status.changed": "the status of a Kubernetes resource",
+	"lastExecutionStatus":  "a member of that status, given by the product's decision record",
 }
 
 // ids are the keys of typed ids.
@@ -104,6 +116,7 @@ var parts = map[string]string{
 	"id":        "of the record itself",
 	"name":      "of the record itself",
 	"type":      "of the block itself",
+	"message":   "of a condition: words for people, as Kubernetes has it",
 	"messageId": "the webhook's wire: what the other side knows a message or reply by",
 }
 

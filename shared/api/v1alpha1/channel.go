@@ -5,6 +5,7 @@ import (
 	"net/url"
 	"regexp"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/theory/jsonpath"
@@ -33,16 +34,7 @@ func (c *check) channel(path string, channel Channel) {
 		c.fail(path+".senders.policy", "is pairing, which a webhook does not have: its secret pairs the sender", "use allowlist or open")
 	}
 	c.senders(path+".senders", channel.Senders)
-	if channel.IdleTTL != "" {
-		d, err := channel.IdleTTL.Parse()
-		fix := fmt.Sprintf("use %s to %s, like 24h", minIdleTTL, c.limits.IdleTTL.Truncate(time.Hour))
-		switch {
-		case err != nil:
-			c.fail(path+".idleTTL", err.Error(), fix)
-		case d < minIdleTTL || d > c.limits.IdleTTL:
-			c.fail(path+".idleTTL", fmt.Sprintf("is %s", channel.IdleTTL), fix)
-		}
-	}
+	c.duration(path+".idleTTL", channel.IdleTTL, minIdleTTL, c.limits.IdleTTL.Truncate(time.Hour), "24h")
 }
 
 // typed reports whether c is of a type that an agent can have.
@@ -66,25 +58,24 @@ func (c Channel) accountField() string {
 // foreign complains of fields that belong to another type: whoever wrote them
 // expects something of them.
 func (c *check) foreign(path string, channel Channel) {
-	var none harness.SecretRef
 	for _, f := range []struct {
 		name string
 		set  bool
 		of   []harness.Channel
 	}{
 		{"name", channel.Name != "", []harness.Channel{harness.ChannelWebhook}},
-		{"secretRef", channel.SecretRef != none, []harness.Channel{harness.ChannelWebhook}},
+		{"secretRef", channel.SecretRef != nil, []harness.Channel{harness.ChannelWebhook}},
 		{"callbackURL", channel.CallbackURL != "", []harness.Channel{harness.ChannelWebhook}},
 		{"fields", channel.Fields != nil, []harness.Channel{harness.ChannelWebhook}},
 		{"phoneNumberId", channel.PhoneNumberID != "", []harness.Channel{harness.ChannelWhatsApp}},
 		{"phoneNumber", channel.PhoneNumber != "", []harness.Channel{harness.ChannelWhatsApp}},
-		{"verifyTokenSecretRef", channel.VerifyToken != none, []harness.Channel{harness.ChannelWhatsApp}},
-		{"appSecretSecretRef", channel.AppSecret != none, []harness.Channel{harness.ChannelWhatsApp}},
-		{"accessTokenSecretRef", channel.AccessToken != none, []harness.Channel{harness.ChannelWhatsApp}},
+		{"verifyTokenSecretRef", channel.VerifyToken != nil, []harness.Channel{harness.ChannelWhatsApp}},
+		{"appSecretSecretRef", channel.AppSecret != nil, []harness.Channel{harness.ChannelWhatsApp}},
+		{"accessTokenSecretRef", channel.AccessToken != nil, []harness.Channel{harness.ChannelWhatsApp}},
 		{"template", channel.Template != nil, []harness.Channel{harness.ChannelWhatsApp}},
 		{"bot", channel.Bot != "", []harness.Channel{harness.ChannelTelegram}},
-		{"botTokenSecretRef", channel.BotToken != none, []harness.Channel{harness.ChannelTelegram}},
-		{"webhookSecretRef", channel.WebhookSecret != none, []harness.Channel{harness.ChannelTelegram}},
+		{"botTokenSecretRef", channel.BotToken != nil, []harness.Channel{harness.ChannelTelegram}},
+		{"webhookSecretRef", channel.WebhookSecret != nil, []harness.Channel{harness.ChannelTelegram}},
 		{"transport", channel.Transport != "", []harness.Channel{harness.ChannelTelegram}},
 		{"groups", channel.Groups != "", []harness.Channel{harness.ChannelWhatsApp, harness.ChannelTelegram}},
 	} {
@@ -98,7 +89,7 @@ func (c *check) webhook(path string, channel Channel) {
 	c.name(path+".name", channel.Name, "of the hook: the last part of its path")
 	c.secretRef(path+".secretRef", channel.SecretRef)
 	if channel.CallbackURL != "" {
-		c.callback(path+".callbackURL", channel.CallbackURL)
+		c.url(path+".callbackURL", channel.CallbackURL, "https://example.com/replies")
 	}
 	if channel.Fields != nil {
 		c.fields(path+".fields", *channel.Fields)
@@ -124,7 +115,7 @@ func (c *check) whatsapp(path string, channel Channel) {
 	case !phoneNumberID.MatchString(channel.PhoneNumberID):
 		c.fail(path+".phoneNumberId", "is not an id of digits", "use the Phone number ID of WhatsApp Manager, in quotes")
 	}
-	if digits := dialled(channel.PhoneNumber); channel.PhoneNumber != "" && (len(digits) < 5 || len(digits) > 20) {
+	if digits := dialled(channel.PhoneNumber); channel.PhoneNumber != "" && (len(digits) < 5 || len(digits) > 20 || len(channel.PhoneNumber) > 40) {
 		c.fail(path+".phoneNumber", "is not a phone number", `write it like "+15550009999"`)
 	}
 	c.optionalRef(path+".verifyTokenSecretRef", channel.VerifyToken)
@@ -165,40 +156,45 @@ func (c *check) groups(path string, channel Channel) {
 }
 
 // optionalRef is a reference that the platform's own variable may stand in for.
-func (c *check) optionalRef(path string, ref harness.SecretRef) {
-	if ref != (harness.SecretRef{}) {
+func (c *check) optionalRef(path string, ref *SecretRef) {
+	if ref != nil {
 		c.secretRef(path, ref)
 	}
 }
 
-func (c *check) secretRef(path string, ref harness.SecretRef) {
+func (c *check) secretRef(path string, ref *SecretRef) {
+	c.key(path, ref.ref(), "Secret")
+}
+
+// key checks a reference to a key of an object of some kind.
+func (c *check) key(path string, ref harness.SecretRef, kind string) {
 	switch {
 	case ref.Name == "":
-		c.fail(path+".name", "is missing", "name the Secret that holds it")
+		c.fail(path+".name", "is missing", "name the "+kind+" that holds it")
 	case len(ref.Name) > 253 || !dnsName.MatchString(ref.Name):
-		c.fail(path+".name", "is not the name of a Secret", "use lower-case letters, digits, dashes and dots")
+		c.fail(path+".name", "is not the name of a "+kind, "use lower-case letters, digits, dashes and dots")
 	}
 	switch {
 	case ref.Key == "":
-		c.fail(path+".key", "is missing", "name the key in that Secret")
+		c.fail(path+".key", "is missing", "name the key in that "+kind)
 	case !keyName.MatchString(ref.Key):
-		c.fail(path+".key", "is not a key of a Secret", "use letters, digits, dashes, dots and underscores")
+		c.fail(path+".key", "is not a key of a "+kind, "use letters, digits, dashes, dots and underscores")
 	}
 }
 
-func (c *check) callback(path, text string) {
-	u, err := url.Parse(text)
+func (c *check) url(path string, text URL, like string) {
+	u, err := url.Parse(string(text))
 	switch {
 	case len(text) > 2048 || err != nil || u.Host == "" || (u.Scheme != "https" && u.Scheme != "http"):
-		c.fail(path, "is not an absolute http or https URL", "write it like https://example.com/replies")
+		c.fail(path, "is not an absolute http or https URL", "write it like "+like)
 	case u.User != nil:
-		c.fail(path, "contains a user name or password", "remove it: replies are signed with the hook's secret")
-	case u.Fragment != "":
+		c.fail(path, "contains a user name or password", "remove it: what proves who calls belongs in a Secret")
+	case strings.Contains(string(text), "#"):
 		c.fail(path, "contains a fragment", "remove what follows #")
 	}
 }
 
-func (c *check) fields(path string, f harness.ChannelFields) {
+func (c *check) fields(path string, f Fields) {
 	for _, field := range []struct{ name, query string }{
 		{"messageId", f.MessageID}, {"channelUserId", f.ChannelUserID}, {"chat", f.Chat}, {"text", f.Text}, {"metadata", f.Metadata},
 	} {
@@ -211,7 +207,7 @@ func (c *check) fields(path string, f harness.ChannelFields) {
 	}
 }
 
-func (c *check) senders(path string, s harness.ChannelSenders) {
+func (c *check) senders(path string, s Senders) {
 	switch {
 	case s.Policy != "" && s.Policy != harness.SendersOpen && s.Policy != harness.SendersAllowlist && s.Policy != harness.SendersPairing:
 		c.fail(path+".policy", fmt.Sprintf("is %q", s.Policy), "use allowlist, pairing or open")
@@ -225,7 +221,7 @@ func (c *check) senders(path string, s harness.ChannelSenders) {
 	switch {
 	case s.Policy == harness.SendersPairing:
 		c.secretRef(path+".pairingCodeSecretRef", s.PairingCode)
-	case s.PairingCode != (harness.SecretRef{}):
+	case s.PairingCode != nil:
 		c.fail(path+".pairingCodeSecretRef", "is set although the policy is not pairing", "use policy pairing, or remove it")
 	}
 	if len(s.Allow) > c.limits.Senders {

@@ -37,7 +37,7 @@ func (s *Sandbox) spec() harness.SandboxSpec {
 	if s == nil {
 		return spec
 	}
-	spec.Image, spec.ImageRef, spec.KeepBackground, spec.RuntimeClass = s.Image, s.ImageRef, s.KeepBackground, s.RuntimeClass
+	spec.Image, spec.ImageRef, spec.KeepBackground, spec.RuntimeClass = s.Image, string(s.ImageRef), s.KeepBackground, s.RuntimeClass
 	if len(s.Command) > 0 {
 		spec.Command = s.Command
 	}
@@ -61,14 +61,18 @@ func (s *Sandbox) spec() harness.SandboxSpec {
 	if s.Egress != "" {
 		spec.Egress = s.Egress
 	}
+	for _, rule := range s.EgressAllow {
+		spec.EgressAllow = append(spec.EgressAllow, harness.EgressRule(rule))
+	}
 	return spec
 }
 
 func (c Channel) spec() harness.ChannelSpec {
 	spec := harness.ChannelSpec{
-		Type: c.Type, Account: c.account(), Secret: c.SecretRef, CallbackURL: c.CallbackURL, Fields: c.Fields, Senders: c.Senders, IdleTTL: defaultIdleTTL,
-		PhoneNumber: dialled(c.PhoneNumber), VerifyToken: c.VerifyToken, AppSecret: c.AppSecret, AccessToken: c.AccessToken, Template: c.Template,
-		BotToken: c.BotToken, WebhookSecret: c.WebhookSecret, Transport: c.Transport, Groups: c.Groups,
+		Type: c.Type, Account: c.account(), Secret: c.SecretRef.ref(), CallbackURL: string(c.CallbackURL), Fields: (*harness.ChannelFields)(c.Fields),
+		Senders: harness.ChannelSenders{Policy: c.Senders.Policy, Allow: c.Senders.Allow, PairingCode: c.Senders.PairingCode.ref()}, IdleTTL: defaultIdleTTL,
+		PhoneNumber: dialled(c.PhoneNumber), VerifyToken: c.VerifyToken.ref(), AppSecret: c.AppSecret.ref(), AccessToken: c.AccessToken.ref(),
+		Template: (*harness.ChannelTemplate)(c.Template), BotToken: c.BotToken.ref(), WebhookSecret: c.WebhookSecret.ref(), Transport: c.Transport, Groups: c.Groups,
 	}
 	if spec.Senders.Policy == "" {
 		spec.Senders.Policy = harness.SendersAllowlist
@@ -82,6 +86,14 @@ func (c Channel) spec() harness.ChannelSpec {
 	return spec
 }
 
+// ref is r, or no reference where there is none.
+func (r *SecretRef) ref() harness.SecretRef {
+	if r == nil {
+		return harness.SecretRef{}
+	}
+	return harness.SecretRef(*r)
+}
+
 // account is our side of the channel, as its provider names it.
 func (c Channel) account() string {
 	switch c.Type {
@@ -90,7 +102,7 @@ func (c Channel) account() string {
 	case harness.ChannelTelegram:
 		return strings.ToLower(strings.TrimPrefix(c.Bot, "@"))
 	}
-	return c.Name
+	return string(c.Name)
 }
 
 // dialled is a phone number as providers write it: digits only.

@@ -1,6 +1,7 @@
 package v1alpha1
 
 import (
+	"net/netip"
 	"time"
 
 	"tuluat.ai/harness/shared/harness"
@@ -23,7 +24,16 @@ type Limits struct {
 	Budget            harness.Budget
 	PhoneNumberID     string   // of the platform, for a WHATSAPP channel that names none
 	Images            []string // prefixes that spec.harness.sandbox.image may have; none: any image
+	ImageRefs         []string // names of the platform's images, as of the ConfigMap sandbox-images; nil: the four of DefaultImageRefs
+
+	// AllowPrivateEgress lets egressAllow list private and cluster ranges.
+	// Loopback, link-local (a cloud's metadata service) and multicast stay refused.
+	AllowPrivateEgress bool
+	ClusterRanges      []netip.Prefix // of nodes, pods and services, where they are public addresses
 }
+
+// DefaultImageRefs are the images that every platform has.
+func DefaultImageRefs() []string { return []string{"java", "python", "node", "golang"} }
 
 // DefaultLimits are the limits of an install that sets none.
 func DefaultLimits() Limits {
@@ -37,9 +47,10 @@ func DefaultLimits() Limits {
 // What an agent gets that asks for nothing, beside harness.DefaultSandbox and
 // harness.DefaultBudget.
 const (
-	defaultMaxTokens    = 4096
-	defaultMaxSandboxes = 1
-	defaultIdleTTL      = 24 * time.Hour
+	defaultMaxTokens       = 4096
+	defaultMaxSandboxes    = 1
+	defaultIdleTTL         = 24 * time.Hour
+	defaultApprovalTimeout = time.Hour
 )
 
 // The least that makes sense.

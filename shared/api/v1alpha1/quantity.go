@@ -13,6 +13,10 @@ import (
 // Quantity is an amount as Kubernetes writes it: "500m", "2", "512Mi", "1.5Gi",
 // "1e3". It is kept as written and read exactly: unlike Kubernetes' own type it
 // never rounds. Empty means the default.
+//
+// +kubebuilder:validation:Type=""
+// +kubebuilder:validation:XIntOrString
+// +kubebuilder:validation:Pattern=`^([0-9]{1,20}(\.[0-9]{0,20})?|\.[0-9]{1,20})([KMGTPE]i|[numkMGTPE]|[eE][0-9]{1,2})?$`
 type Quantity string
 
 // quantityForm is a decimal number and a suffix. The lengths keep a hostile
@@ -63,13 +67,20 @@ func (q *Quantity) UnmarshalJSON(data []byte) error {
 	return json.Unmarshal(data, (*string)(q))
 }
 
-// Duration is a Go duration as text: "30m", "24h". Empty means the default.
+// Duration is a span of time as text: "90s", "1h30m", "24h". Empty means the
+// default.
+//
+// +kubebuilder:validation:MaxLength=64
+// +kubebuilder:validation:Pattern=`^([0-9]{1,10}(\.[0-9]{1,9})?(ms|s|m|h))+$`
 type Duration string
+
+// durationForm is what Go reads without its signs, omissions and tiny units.
+var durationForm = regexp.MustCompile(`^(\d{1,10}(\.\d{1,9})?(ms|s|m|h))+$`)
 
 // Parse returns the duration.
 func (d Duration) Parse() (time.Duration, error) {
 	parsed, err := time.ParseDuration(string(d))
-	if err != nil {
+	if err != nil || len(d) > 64 || !durationForm.MatchString(string(d)) {
 		return 0, errors.New("is not a duration")
 	}
 	return parsed, nil

@@ -15,17 +15,27 @@ import (
 // MaxFileBytes is the largest file Read takes.
 const MaxFileBytes = 1 << 20
 
-// Document is one AiAgent of a file and what is wrong with its text. Its Agent
-// is what could be read; use it only when Validate finds nothing.
+// Document is one resource of a file and what is wrong with its text. Its Agent
+// or Workflow is what could be read; use it only when Validate finds nothing.
 type Document struct {
-	Number   int // in the file, from 1
-	Agent    AiAgent
-	Problems Problems // found while reading
+	Number   int        // in the file, from 1
+	Kind     string     // KindAgent or KindWorkflow; empty: neither
+	Agent    AiAgent    // of KindAgent
+	Workflow AiWorkflow // of KindWorkflow
+	Problems Problems   // found while reading
 	lines    map[string]int
 }
 
+// Name returns the resource's name, empty if it could not be read.
+func (d Document) Name() string {
+	if d.Kind == KindWorkflow {
+		return d.Workflow.Metadata.Name
+	}
+	return d.Agent.Metadata.Name
+}
+
 // Parse returns the agents of a file with one or more documents, or everything
-// that is wrong with its form. It does not Validate.
+// that is wrong with the form of any of them. It does not Validate.
 func Parse(file []byte) ([]AiAgent, error) {
 	documents, err := Read(file)
 	if err != nil {
@@ -34,7 +44,10 @@ func Parse(file []byte) ([]AiAgent, error) {
 	var agents []AiAgent
 	var problems Problems
 	for _, d := range documents {
-		agents, problems = append(agents, d.Agent), append(problems, d.Problems...)
+		problems = append(problems, d.Problems...)
+		if d.Kind == KindAgent {
+			agents = append(agents, d.Agent)
+		}
 	}
 	if err := problems.Err(); err != nil {
 		return nil, err
@@ -74,11 +87,16 @@ func readDocument(n *yaml.Node, number int) Document {
 		d.problem(n, "", "is not an object", "begin with apiVersion: "+APIVersion)
 		return d.document
 	}
-	if !d.identify(n, "apiVersion", APIVersion) || !d.identify(n, "kind", KindAgent) {
-		return d.document // of another kind every other field would be a problem too
+	if d.identify(n, "apiVersion", APIVersion) == "" {
+		return d.document
 	}
-	d.decode(n, reflect.ValueOf(&d.document.Agent).Elem(), "")
-	return d.document
+	switch d.document.Kind = d.identify(n, "kind", KindAgent, KindWorkflow); d.document.Kind {
+	case KindAgent:
+		d.decode(n, reflect.ValueOf(&d.document.Agent).Elem(), "")
+	case KindWorkflow:
+		d.decode(n, reflect.ValueOf(&d.document.Workflow).Elem(), "")
+	}
+	return d.document // of another kind every other field would be a problem too
 }
 
 // decoder turns a document's nodes into values and collects what does not fit.
@@ -89,25 +107,25 @@ func (d *decoder) problem(n *yaml.Node, path, what, fix string) {
 	d.document.Problems = append(d.document.Problems, Problem{Document: d.document.Number, Line: n.Line, Path: path, What: what, Fix: fix})
 }
 
-func (d *decoder) identify(root *yaml.Node, field, want string) bool {
+// identify returns the field's value, or "" and a problem when it is none of known.
+func (d *decoder) identify(root *yaml.Node, field string, known ...string) string {
+	write := strings.Join(known, " or ")
 	for i := 0; i+1 < len(root.Content); i += 2 {
 		if root.Content[i].Value != field {
 			continue
 		}
-		if value := root.Content[i+1]; value.Kind != yaml.ScalarNode || value.Value != want {
-			d.problem(value, field, fmt.Sprintf("is %q, which this release does not know", value.Value), "write "+want)
-			return false
+		value := root.Content[i+1]
+		if value.Kind != yaml.ScalarNode || !slices.Contains(known, value.Value) {
+			d.problem(value, field, fmt.Sprintf("is %q, which this release does not know", value.Value), "write "+write)
+			return ""
 		}
-		return true
+		return value.Value
 	}
-	d.problem(root, field, "is missing", "write "+field+": "+want)
-	return false
+	d.problem(root, field, "is missing", "write "+field+": "+write)
+	return ""
 }
 
-var (
-	quantityType = reflect.TypeFor[Quantity]()
-	durationType = reflect.TypeFor[Duration]()
-)
+var quantityType = reflect.TypeFor[Quantity]()
 
 func (d *decoder) decode(n *yaml.Node, v reflect.Value, path string) {
 	d.document.lines[path] = n.Line
@@ -134,14 +152,14 @@ func (d *decoder) object(n *yaml.Node, v reflect.Value, path string) {
 		d.problem(n, path, "must be an object", "write its fields below it, indented")
 		return
 	}
-	fields := fieldsOf(v.Type())
+	names, places := fieldsOf(v.Type())
 	d.pairs(n, path, func(key, value *yaml.Node, at string) {
-		i := slices.Index(fields, key.Value)
+		i := slices.Index(names, key.Value)
 		if i < 0 {
-			d.problem(key, at, "is not a field", nearest(key.Value, fields))
+			d.problem(key, at, "is not a field", nearest(key.Value, names))
 			return
 		}
-		d.decode(value, v.Field(i), at)
+		d.decode(value, v.FieldByIndex(places[i]), at)
 	})
 }
 
@@ -214,14 +232,13 @@ func (d *decoder) scalar(n *yaml.Node, v reflect.Value, path string) {
 }
 
 // text takes what the API server would take for a text: a bare yes or on is a
-// boolean there, and a number is a number.
+// boolean there, and a number is a number, though a whole one may be an amount.
 func (d *decoder) text(n *yaml.Node, v reflect.Value, path string) {
 	plain := n.Style&(yaml.SingleQuotedStyle|yaml.DoubleQuotedStyle|yaml.LiteralStyle|yaml.FoldedStyle) == 0
-	amount := v.Type() == quantityType || v.Type() == durationType
 	switch {
 	case plain && slices.Contains([]string{"yes", "no", "on", "off", "y", "n"}, strings.ToLower(n.Value)):
 		d.problem(n, path, "must be text, and this word alone is a boolean", "put it in quotes")
-	case n.Tag == "!!str" || n.Tag == "!!timestamp" || amount && (n.Tag == "!!int" || n.Tag == "!!float"):
+	case n.Tag == "!!str" || n.Tag == "!!timestamp" || v.Type() == quantityType && n.Tag == "!!int":
 		if strings.ContainsRune(n.Value, 0) {
 			d.problem(n, path, "contains a NUL character", "remove it")
 			return
@@ -232,13 +249,16 @@ func (d *decoder) text(n *yaml.Node, v reflect.Value, path string) {
 	}
 }
 
-// fieldsOf lists the JSON names of a struct's fields by index.
-func fieldsOf(t reflect.Type) []string {
-	names := make([]string, t.NumField())
-	for i := range names {
-		names[i], _, _ = strings.Cut(t.Field(i).Tag.Get("json"), ",")
+// fieldsOf lists the JSON names of a struct's fields, those of embedded structs
+// among them, and where each is.
+func fieldsOf(t reflect.Type) (names []string, places [][]int) {
+	for _, f := range reflect.VisibleFields(t) {
+		if !f.Anonymous {
+			name, _, _ := strings.Cut(f.Tag.Get("json"), ",")
+			names, places = append(names, name), append(places, f.Index)
+		}
 	}
-	return names
+	return names, places
 }
 
 // nearest suggests the field that was meant, or lists them all.

@@ -48,7 +48,7 @@ func TestRefusedForms(t *testing.T) {
 		},
 		"unknown field in the second document": {
 			head + "---\n" + head + "spec:\n  colour: red\n",
-			`document 2, line 11: spec.colour is not a field: the fields here are description, model, systemPrompt, harness, budget`,
+			`document 2, line 11: spec.colour is not a field: the fields here are description, model, systemPrompt, skills, guardrails, mcpServers, a2a, harness, approvals, budget`,
 		},
 		"unknown field in a list": {
 			head + "spec:\n  harness:\n    channels:\n      - type: WEBHOOK\n        secretref: {}\n",
@@ -56,13 +56,13 @@ func TestRefusedForms(t *testing.T) {
 		},
 		"another kind": {
 			"apiVersion: tuluat.ai/v1alpha1\nkind: Pod\nspec: {containers: []}\n",
-			`document 1, line 2: kind is "Pod", which this release does not know: write AiAgent`,
+			`document 1, line 2: kind is "Pod", which this release does not know: write AiAgent or AiWorkflow`,
 		},
 		"another version": {
 			"apiVersion: tuluat.ai/v2\nkind: AiAgent\n",
 			`document 1, line 1: apiVersion is "tuluat.ai/v2", which this release does not know: write tuluat.ai/v1alpha1`,
 		},
-		"no kind":               {"apiVersion: tuluat.ai/v1alpha1\n", `document 1, line 1: kind is missing: write kind: AiAgent`},
+		"no kind":               {"apiVersion: tuluat.ai/v1alpha1\n", `document 1, line 1: kind is missing: write kind: AiAgent or AiWorkflow`},
 		"a list":                {"- a\n", `document 1, line 1: is not an object: begin with apiVersion: tuluat.ai/v1alpha1`},
 		"written twice":         {head + "kind: AiAgent\n", `document 1, line 5: kind is written twice: keep one of them`},
 		"number as text":        {head + "spec:\n  description: 12\n", `document 1, line 6: spec.description must be text: put it in quotes`},

@@ -18,83 +18,193 @@ type Metadata struct {
 	Annotations map[string]string `json:"annotations,omitempty"`
 }
 
-// Spec is what an agent is.
+// Spec is what an agent is. A block that is there is enabled unless it says
+// enabled: false.
 type Spec struct {
-	Description  string   `json:"description,omitempty"`
-	Model        *Model   `json:"model,omitempty"` // nil: the platform's model
-	SystemPrompt string   `json:"systemPrompt,omitempty"`
-	Harness      *Harness `json:"harness,omitempty"` // nil: no commands, no channels
-	Budget       *Budget  `json:"budget,omitempty"`
+	// What the agent is for, in a sentence. Peers and people choose by it.
+	// +kubebuilder:validation:MaxLength=1024
+	Description string `json:"description,omitempty"`
+	// Which model thinks. Without it, the platform's.
+	Model *Model `json:"model,omitempty"`
+	// The instructions that the model gets before every conversation.
+	// +kubebuilder:validation:MaxLength=262144
+	SystemPrompt string `json:"systemPrompt,omitempty"`
+	// Texts that the model may look up when it needs them.
+	Skills *Skills `json:"skills,omitempty"`
+	// Checks of what comes in, of what the agent is about to do and of what goes out.
+	Guardrails *Guardrails `json:"guardrails,omitempty"`
+	// Servers of the Model Context Protocol whose tools the agent has.
+	MCPServers *MCPServers `json:"mcpServers,omitempty"`
+	// Other agents that this one may ask, by the Agent2Agent protocol.
+	A2A *A2A `json:"a2a,omitempty"`
+	// What the agent can do and how it is reached. Without it, it runs no commands and has no channels.
+	Harness *Harness `json:"harness,omitempty"`
+	// When a human is asked before a tool runs.
+	Approvals *Approvals `json:"approvals,omitempty"`
+	// The limits of one turn: everything that is done to answer one message.
+	Budget *Budget `json:"budget,omitempty"`
 }
 
 // Model says which model thinks.
 type Model struct {
-	Provider    harness.Provider `json:"provider,omitempty"`
-	Name        string           `json:"name,omitempty"`
-	MaxTokens   *int             `json:"maxTokens,omitempty"`
-	Temperature *float64         `json:"temperature,omitempty"`
+	// The wire that the model speaks: openai, also for Ollama, vLLM and gateways that are compatible, or anthropic. Without it, the platform's.
+	// +kubebuilder:validation:Enum=openai;anthropic
+	Provider harness.Provider `json:"provider,omitempty"`
+	// The name that the provider's API takes. Without it, the platform's.
+	// +kubebuilder:validation:MaxLength=200
+	Name string `json:"name,omitempty"`
+	// The most tokens of one answer.
+	// +kubebuilder:validation:Minimum=1
+	// +kubebuilder:validation:Maximum=10000000
+	// +kubebuilder:default=4096
+	MaxTokens *int `json:"maxTokens,omitempty"`
+	// How freely the model chooses its words, from 0 to 2. Without it, the model's own.
+	// +kubebuilder:validation:Minimum=0
+	// +kubebuilder:validation:Maximum=2
+	Temperature *float64 `json:"temperature,omitempty"`
 }
 
-// Harness is what the agent can do and how it is reached. A block that is there
-// is enabled unless it says otherwise.
+// Harness is what the agent can do and how it is reached.
+//
+// +kubebuilder:validation:XValidation:rule="(has(self.enabled) && !self.enabled) || has(self.type)",message="type is missing: use CODE (runs commands), CHANNEL (is reached by channels) or BOTH"
+// +kubebuilder:validation:XValidation:rule="!has(self.type) || self.type != 'CODE' || !has(self.channels) || size(self.channels) == 0",message="channels are given to an agent of type CODE: use type BOTH, or remove them"
 type Harness struct {
-	Enabled      *bool               `json:"enabled,omitempty"`
-	Type         harness.HarnessType `json:"type,omitempty"`
-	Sandbox      *Sandbox            `json:"sandbox,omitempty"`
-	MaxSandboxes *int                `json:"maxSandboxes,omitempty"`
-	Channels     []Channel           `json:"channels,omitempty"`
+	// False switches the block off without losing what it says.
+	// +kubebuilder:default=true
+	Enabled *bool `json:"enabled,omitempty"`
+	// CODE: runs commands in a sandbox. CHANNEL: is reached by channels. BOTH: both.
+	// +kubebuilder:validation:Enum=CODE;CHANNEL;BOTH
+	Type harness.HarnessType `json:"type,omitempty"`
+	// Where the agent's commands run.
+	Sandbox *Sandbox `json:"sandbox,omitempty"`
+	// The most sandboxes at once, over all of the agent's sessions. At the cap, commands wait in order.
+	// +kubebuilder:validation:Minimum=1
+	// +kubebuilder:validation:Maximum=1000
+	// +kubebuilder:default=1
+	MaxSandboxes *int `json:"maxSandboxes,omitempty"`
+	// The ways to reach the agent.
+	// +kubebuilder:validation:MaxItems=100
+	Channels []Channel `json:"channels,omitempty"`
 }
 
-// Sandbox is where the agent's commands run.
+// Sandbox is where the agent's commands run. Without an image it is the
+// platform's default one. What is left out takes the platform's default, and the
+// platform's limits hold for all of it.
+//
+// +kubebuilder:validation:XValidation:rule="!(has(self.image) && has(self.imageRef))",message="image is set beside imageRef: keep one of them",fieldPath=".image"
+// +kubebuilder:validation:XValidation:rule="!has(self.egress) || self.egress != 'allowlist' || (has(self.egressAllow) && size(self.egressAllow) > 0)",message="egress is allowlist, and egressAllow lists nothing: list what may be reached, or use egress none"
+// +kubebuilder:validation:XValidation:rule="!has(self.egressAllow) || size(self.egressAllow) == 0 || (has(self.egress) && self.egress == 'allowlist')",message="egressAllow is of egress allowlist: set egress to allowlist, or remove it"
+// +kubebuilder:validation:XValidation:rule="!has(self.ttlSeconds) || !has(self.timeoutSeconds) || self.ttlSeconds >= self.timeoutSeconds",message="ttlSeconds is shorter than timeoutSeconds, so the sandbox would end before its command: set ttlSeconds to at least timeoutSeconds"
 type Sandbox struct {
-	Image          string         `json:"image,omitempty"`
-	ImageRef       string         `json:"imageRef,omitempty"`
-	Command        []string       `json:"command,omitempty"`
-	CPU            Quantity       `json:"cpu,omitempty"`
-	Memory         Quantity       `json:"memory,omitempty"`
-	TimeoutSeconds *int           `json:"timeoutSeconds,omitempty"`
-	TTLSeconds     *int           `json:"ttlSeconds,omitempty"`
-	IdleSeconds    *int           `json:"idleSeconds,omitempty"`
-	VolumeSize     Quantity       `json:"volumeSize,omitempty"`
-	Workdir        string         `json:"workdir,omitempty"`
-	Egress         harness.Egress `json:"egress,omitempty"`
-	KeepBackground bool           `json:"keepBackground,omitempty"`
-	RuntimeClass   string         `json:"runtimeClassName,omitempty"`
+	// A full image reference. It must run as a user that is not root and have a shell.
+	// +kubebuilder:validation:MaxLength=512
+	// +kubebuilder:validation:Pattern=`^[a-z0-9][-a-zA-Z0-9._/:]{0,400}(@sha256:[a-f0-9]{64})?$`
+	Image string `json:"image,omitempty"`
+	// The name of one of the platform's images: java, python, node or golang, and what its operator added.
+	ImageRef Name `json:"imageRef,omitempty"`
+	// How the text of a command is run: the text is added as the last argument. Without it, sh -c.
+	// +kubebuilder:validation:MaxItems=20
+	// +kubebuilder:validation:items:MinLength=1
+	// +kubebuilder:validation:items:MaxLength=1024
+	Command []string `json:"command,omitempty"`
+	// Processor time, in cores: 1, or 500m for half of one.
+	CPU Quantity `json:"cpu,omitempty"`
+	// Memory, as in 512Mi. A command that takes more is ended.
+	Memory Quantity `json:"memory,omitempty"`
+	// The longest one command may run.
+	// +kubebuilder:validation:Minimum=1
+	// +kubebuilder:validation:Maximum=2592000
+	TimeoutSeconds *int `json:"timeoutSeconds,omitempty"`
+	// The longest the sandbox lives, from its start. Then its files are gone.
+	// +kubebuilder:validation:Minimum=1
+	// +kubebuilder:validation:Maximum=2592000
+	TTLSeconds *int `json:"ttlSeconds,omitempty"`
+	// How long the sandbox stays without a command.
+	// +kubebuilder:validation:Minimum=1
+	// +kubebuilder:validation:Maximum=2592000
+	IdleSeconds *int `json:"idleSeconds,omitempty"`
+	// The size of the working folder, as in 256Mi.
+	VolumeSize Quantity `json:"volumeSize,omitempty"`
+	// What the working folder is kept on. emptyDir: it goes with the sandbox. persistent: a volume that stays as long as the session.
+	// +kubebuilder:validation:Enum=emptyDir;persistent
+	// +kubebuilder:default=emptyDir
+	Workdir string `json:"workdir,omitempty"`
+	// What commands may reach. default: public addresses only. none: nothing, not even DNS. allowlist: what egressAllow lists.
+	// +kubebuilder:validation:Enum=default;none;allowlist
+	// +kubebuilder:default=default
+	Egress harness.Egress `json:"egress,omitempty"`
+	// Of egress allowlist: the addresses that may be reached.
+	// +kubebuilder:validation:MaxItems=32
+	EgressAllow []EgressRule `json:"egressAllow,omitempty"`
+	// True lets what a command leaves running live on after it.
+	KeepBackground bool `json:"keepBackground,omitempty"`
+	// The RuntimeClass of the Pod, where the platform has one with stronger isolation.
+	// +kubebuilder:validation:MaxLength=253
+	// +kubebuilder:validation:Pattern=`^[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?(\.[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?)*$`
+	RuntimeClass string `json:"runtimeClassName,omitempty"`
 }
 
-// Channel is one way to reach the agent. Each type has fields of its own.
-type Channel struct {
-	Type    harness.Channel        `json:"type"`
-	Senders harness.ChannelSenders `json:"senders"`
-	IdleTTL Duration               `json:"idleTTL,omitempty"`
-	Groups  harness.GroupPolicy    `json:"groups,omitempty"` // WHATSAPP, TELEGRAM
-
-	// WEBHOOK
-	Name        string                 `json:"name,omitempty"` // of the hook: the last part of its path
-	SecretRef   harness.SecretRef      `json:"secretRef,omitzero"`
-	CallbackURL string                 `json:"callbackURL,omitempty"`
-	Fields      *harness.ChannelFields `json:"fields,omitempty"`
-
-	// WHATSAPP
-	PhoneNumberID string                   `json:"phoneNumberId,omitempty"` // the provider's id of the number
-	PhoneNumber   string                   `json:"phoneNumber,omitempty"`   // as people dial it
-	VerifyToken   harness.SecretRef        `json:"verifyTokenSecretRef,omitzero"`
-	AppSecret     harness.SecretRef        `json:"appSecretSecretRef,omitzero"`
-	AccessToken   harness.SecretRef        `json:"accessTokenSecretRef,omitzero"`
-	Template      *harness.ChannelTemplate `json:"template,omitempty"`
-
-	// TELEGRAM
-	Bot           string            `json:"bot,omitempty"` // the bot's username
-	BotToken      harness.SecretRef `json:"botTokenSecretRef,omitzero"`
-	WebhookSecret harness.SecretRef `json:"webhookSecretRef,omitzero"`
-	Transport     harness.Transport `json:"transport,omitempty"`
+// EgressRule is one range of addresses that a sandbox may reach.
+type EgressRule struct {
+	// The range, as in 203.0.113.0/24 or 2001:db8::/32. Private and cluster ranges only where the platform allows them.
+	// +kubebuilder:validation:MaxLength=43
+	// +kubebuilder:validation:XValidation:rule="isCIDR(self)",message="is not a range of addresses: write it like 203.0.113.0/24"
+	CIDR string `json:"cidr"`
+	// The ports of TCP there. Without them, every port.
+	// +kubebuilder:validation:MaxItems=32
+	// +kubebuilder:validation:items:Minimum=1
+	// +kubebuilder:validation:items:Maximum=65535
+	Ports []int `json:"ports,omitempty"`
 }
 
 // Budget limits one turn. Absent fields take the platform's defaults.
 type Budget struct {
-	MaxSteps      *int `json:"maxSteps,omitempty"`
-	MaxToolCalls  *int `json:"maxToolCalls,omitempty"`
-	MaxTokens     *int `json:"maxTokens,omitempty"`
-	MaxSeconds    *int `json:"maxSeconds,omitempty"`
+	// Answers of the model.
+	// +kubebuilder:validation:Minimum=1
+	// +kubebuilder:validation:Maximum=1000000
+	// +kubebuilder:default=40
+	MaxSteps *int `json:"maxSteps,omitempty"`
+	// Calls that the model asks for.
+	// +kubebuilder:validation:Minimum=1
+	// +kubebuilder:validation:Maximum=1000000
+	// +kubebuilder:default=30
+	MaxToolCalls *int `json:"maxToolCalls,omitempty"`
+	// Tokens, in and out.
+	// +kubebuilder:validation:Minimum=1
+	// +kubebuilder:validation:Maximum=2000000000
+	// +kubebuilder:default=500000
+	MaxTokens *int `json:"maxTokens,omitempty"`
+	// Seconds from the message to its answer.
+	// +kubebuilder:validation:Minimum=1
+	// +kubebuilder:validation:Maximum=2592000
+	// +kubebuilder:default=3600
+	MaxSeconds *int `json:"maxSeconds,omitempty"`
+	// Commands in a sandbox.
+	// +kubebuilder:validation:Minimum=1
+	// +kubebuilder:validation:Maximum=1000000
+	// +kubebuilder:default=30
 	MaxExecutions *int `json:"maxExecutions,omitempty"`
 }
+
+// SecretRef names a key of a Secret.
+type SecretRef struct {
+	// The Secret, in the agents' namespace. It must be labelled for the agent: tuluat.ai/agent-access.
+	// +kubebuilder:validation:MaxLength=253
+	// +kubebuilder:validation:Pattern=`^[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?(\.[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?)*$`
+	Name string `json:"name"`
+	// The key in it.
+	// +kubebuilder:validation:Pattern=`^[-._a-zA-Z0-9]{1,253}$`
+	Key string `json:"key"`
+}
+
+// Name is a name that fits a label and a part of a path.
+//
+// +kubebuilder:validation:MaxLength=63
+// +kubebuilder:validation:Pattern=`^[a-z0-9]([-a-z0-9]*[a-z0-9])?$`
+type Name string
+
+// URL is an absolute http or https URL without user, password and fragment.
+//
+// +kubebuilder:validation:MaxLength=2048
+// +kubebuilder:validation:Pattern=`^(?i:https?)://[^/?#@]+([/?][^#]*)?$`
+type URL string

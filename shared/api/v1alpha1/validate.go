@@ -5,18 +5,23 @@ import (
 	"regexp"
 	"slices"
 	"strings"
+	"time"
 
 	"tuluat.ai/harness/shared/harness"
 )
 
 // Validate returns everything that is wrong with the document, what Read found
-// and what a's rules say, with the line of the field where it is known.
+// and what the rules of its kind say, with the line of the field where it is known.
 func (d Document) Validate(limits Limits) Problems {
-	if len(d.Problems) > 0 && d.Agent.Kind == "" {
-		return d.Problems // it is no AiAgent: its rules do not apply
+	var broken Problems
+	switch d.Kind {
+	case KindAgent:
+		broken = d.Agent.Validate(limits)
+	case KindWorkflow:
+		broken = d.Workflow.Validate(limits)
 	}
 	problems := slices.Clone(d.Problems)
-	for _, p := range d.Agent.Validate(limits) {
+	for _, p := range broken {
 		p.Document, p.Line = d.Number, d.line(p.Path)
 		if !slices.ContainsFunc(d.Problems, func(known Problem) bool { return below(p.Path, known.Path) }) {
 			problems = append(problems, p) // what could not be read has its problem already
@@ -54,15 +59,17 @@ func (a AiAgent) Validate(limits Limits) Problems {
 	if a.Kind != KindAgent {
 		c.fail("kind", "is not known", "write "+KindAgent)
 	}
-	c.name("metadata.name", a.Metadata.Name, "of the agent")
-	if len(a.Spec.Description) > 1024 {
-		c.fail("spec.description", "is over 1024 bytes", "say it shorter; instructions belong in spec.systemPrompt")
-	}
+	c.name("metadata.name", Name(a.Metadata.Name), "of the agent")
+	c.length("spec.description", a.Spec.Description, 1024, "say it shorter; instructions belong in spec.systemPrompt")
 	if len(a.Spec.SystemPrompt) > limits.SystemPromptBytes {
 		c.fail("spec.systemPrompt", fmt.Sprintf("is over the platform's %d bytes", limits.SystemPromptBytes), "shorten it")
 	}
-	c.model(a.Spec.Model)
+	c.model("spec.model", a.Spec.Model)
+	c.blocks(a.Spec)
 	c.harness(a)
+	if a.Spec.Approvals != nil {
+		c.approvals("spec.approvals", *a.Spec.Approvals)
+	}
 	c.budget(a.Spec.Budget)
 	return c.problems
 }
@@ -83,12 +90,50 @@ var (
 	image    = regexp.MustCompile(`^[a-z0-9][-a-zA-Z0-9._/:]{0,400}(@sha256:[a-f0-9]{64})?$`)
 )
 
-func (c *check) name(path, name, of string) {
+func (c *check) name(path string, name Name, of string) {
 	switch {
 	case name == "":
 		c.fail(path, "is missing", "give the name "+of)
-	case !dnsLabel.MatchString(name):
+	case !dnsLabel.MatchString(string(name)):
 		c.fail(path, fmt.Sprintf("is %q", name), "use at most 63 lower-case letters, digits and dashes, beginning and ending with a letter or digit")
+	}
+}
+
+// length checks an optional text, in bytes.
+func (c *check) length(path, text string, most int, fix string) {
+	if len(text) > most {
+		c.fail(path, fmt.Sprintf("is over %d bytes", most), fix)
+	}
+}
+
+// few checks how many entries a list has.
+func (c *check) few(path string, n, most int) {
+	if n > most {
+		c.fail(path, fmt.Sprintf("has %d entries", n), fmt.Sprintf("list at most %d", most))
+	}
+}
+
+// texts checks a list of texts, none of them empty.
+func (c *check) texts(path string, list []string, most, mostBytes int, fix string) {
+	c.few(path, len(list), most)
+	for i, text := range list {
+		if text == "" || len(text) > mostBytes {
+			c.fail(fmt.Sprintf("%s[%d]", path, i), fmt.Sprintf("is empty or over %d bytes", mostBytes), fix)
+		}
+	}
+}
+
+// duration checks an optional span of time.
+func (c *check) duration(path string, d Duration, least, most time.Duration, like string) {
+	if d == "" {
+		return
+	}
+	fix := fmt.Sprintf("use %s to %s, like %s", least, most, like)
+	switch parsed, err := d.Parse(); {
+	case err != nil:
+		c.fail(path, err.Error(), fix)
+	case parsed < least || parsed > most:
+		c.fail(path, fmt.Sprintf("is %s", d), fix)
 	}
 }
 
@@ -99,19 +144,17 @@ func (c *check) between(path string, value *int, least, most int) {
 	}
 }
 
-func (c *check) model(m *Model) {
+func (c *check) model(path string, m *Model) {
 	if m == nil {
 		return
 	}
 	if m.Provider != "" && m.Provider != harness.ProviderOpenAI && m.Provider != harness.ProviderAnthropic {
-		c.fail("spec.model.provider", fmt.Sprintf("is %q", m.Provider), "use openai (also for compatible servers) or anthropic, or leave it out for the platform's")
+		c.fail(path+".provider", fmt.Sprintf("is %q", m.Provider), "use openai (also for compatible servers) or anthropic, or leave it out for the platform's")
 	}
-	if len(m.Name) > 200 {
-		c.fail("spec.model.name", "is over 200 bytes", "use the name that the provider's API takes")
-	}
-	c.between("spec.model.maxTokens", m.MaxTokens, 1, c.limits.MaxTokens)
+	c.length(path+".name", m.Name, 200, "use the name that the provider's API takes")
+	c.between(path+".maxTokens", m.MaxTokens, 1, c.limits.MaxTokens)
 	if t := m.Temperature; t != nil && !(*t >= 0 && *t <= 2) { // NaN is refused too
-		c.fail("spec.model.temperature", fmt.Sprintf("is %v", *t), "use 0 to 2, or leave it out for the model's own")
+		c.fail(path+".temperature", fmt.Sprintf("is %v", *t), "use 0 to 2, or leave it out for the model's own")
 	}
 }
 
@@ -164,22 +207,22 @@ func (c *check) openCode(path string, channel Channel, annotation string) {
 	}
 }
 
-var imageRefs = []string{"java", "python", "node", "golang"}
-
 func (c *check) sandbox(path string, s Sandbox) {
+	imageRefs := c.limits.ImageRefs
+	if imageRefs == nil {
+		imageRefs = DefaultImageRefs()
+	}
 	switch {
 	case s.Image != "" && s.ImageRef != "":
 		c.fail(path+".image", "is set beside imageRef", "keep one of them")
-	case s.ImageRef != "" && !slices.Contains(imageRefs, s.ImageRef):
+	case s.ImageRef != "" && !slices.Contains(imageRefs, string(s.ImageRef)):
 		c.fail(path+".imageRef", fmt.Sprintf("is %q", s.ImageRef), "use one of "+strings.Join(imageRefs, ", ")+", or image with a full reference")
 	case s.Image != "" && !image.MatchString(s.Image):
 		c.fail(path+".image", "is not an image reference", "write it like registry/name:tag")
 	case s.Image != "" && len(c.limits.Images) > 0 && !slices.ContainsFunc(c.limits.Images, func(p string) bool { return strings.HasPrefix(s.Image, p) }):
 		c.fail(path+".image", "is not from a registry that this platform allows", "use an image below "+strings.Join(c.limits.Images, " or "))
 	}
-	if slices.Contains(s.Command, "") {
-		c.fail(path+".command", "has an empty part", "write it like [sh, -c]")
-	}
+	c.texts(path+".command", s.Command, 20, 1024, "write it like [sh, -c]")
 	c.amount(path+".cpu", s.CPU, Quantity.Milli, minCPUMillis, c.limits.CPUMillis, "10m", cores(c.limits.CPUMillis))
 	c.amount(path+".memory", s.Memory, Quantity.Bytes, minMemoryBytes, c.limits.MemoryBytes, "16Mi", mebibytes(c.limits.MemoryBytes))
 	c.amount(path+".volumeSize", s.VolumeSize, Quantity.Bytes, minVolumeBytes, c.limits.VolumeBytes, "1Mi", mebibytes(c.limits.VolumeBytes))
@@ -193,13 +236,7 @@ func (c *check) sandbox(path string, s Sandbox) {
 	if s.Workdir != "" && s.Workdir != "emptyDir" && s.Workdir != "persistent" {
 		c.fail(path+".workdir", fmt.Sprintf("is %q", s.Workdir), "use emptyDir or persistent")
 	}
-	switch s.Egress {
-	case "", harness.EgressDefault, harness.EgressNone:
-	case harness.EgressAllowlist:
-		c.fail(path+".egress", "is allowlist, which this release cannot express yet", "use default or none")
-	default:
-		c.fail(path+".egress", fmt.Sprintf("is %q", s.Egress), "use default or none")
-	}
+	c.egress(path, s)
 	if s.RuntimeClass != "" && !dnsName.MatchString(s.RuntimeClass) {
 		c.fail(path+".runtimeClassName", "is not the name of a RuntimeClass", "use lower-case letters, digits, dashes and dots")
 	}

@@ -80,8 +80,8 @@ spec:
 	problems := d.Validate(v1alpha1.DefaultLimits())
 	want := []string{
 		"metadata.name", "spec.model.provider", "spec.model.maxTokens", "spec.model.temperature", "spec.harness.type", "spec.harness.maxSandboxes",
-		"spec.harness.sandbox.image", "spec.harness.sandbox.command", "spec.harness.sandbox.cpu", "spec.harness.sandbox.memory", "spec.harness.sandbox.volumeSize",
-		"spec.harness.sandbox.idleSeconds", "spec.harness.sandbox.ttlSeconds", "spec.harness.sandbox.workdir", "spec.harness.sandbox.egress",
+		"spec.harness.sandbox.image", "spec.harness.sandbox.command[1]", "spec.harness.sandbox.cpu", "spec.harness.sandbox.memory", "spec.harness.sandbox.volumeSize",
+		"spec.harness.sandbox.idleSeconds", "spec.harness.sandbox.ttlSeconds", "spec.harness.sandbox.workdir", "spec.harness.sandbox.egressAllow",
 		"spec.harness.sandbox.runtimeClassName", "spec.harness.channels[0].type", "spec.harness.channels[0].senders.policy", "spec.harness.channels[0].idleTTL",
 		"spec.harness.channels[1].name", "spec.harness.channels[1].secretRef.name", "spec.harness.channels[1].secretRef.key",
 		"spec.harness.channels[1].callbackURL", "spec.harness.channels[1].fields.text", "spec.harness.channels[1].idleTTL",

@@ -1,0 +1,299 @@
+package v1alpha1
+
+import "tuluat.ai/harness/shared/harness"
+
+// Skills are texts that the model knows by name and description and looks up
+// when it needs them.
+type Skills struct {
+	// False switches the block off without losing what it says.
+	// +kubebuilder:default=true
+	Enabled *bool `json:"enabled,omitempty"`
+	// The skills, each with a name of its own.
+	// +listType=map
+	// +listMapKey=name
+	// +kubebuilder:validation:MaxItems=64
+	Items []Skill `json:"items,omitempty"`
+}
+
+// Skill is one text. It is written here or kept in a ConfigMap.
+//
+// +kubebuilder:validation:XValidation:rule="has(self.text) != has(self.configMapRef)",message="a skill needs text or configMapRef: write one of them"
+type Skill struct {
+	// What the model asks for it by.
+	Name Name `json:"name"`
+	// When to use it: all the model sees before it asks.
+	// +kubebuilder:validation:MaxLength=1024
+	Description string `json:"description,omitempty"`
+	// The text itself.
+	// +kubebuilder:validation:MinLength=1
+	// +kubebuilder:validation:MaxLength=65536
+	Text string `json:"text,omitempty"`
+	// Where the text is kept.
+	ConfigMapRef *ConfigMapRef `json:"configMapRef,omitempty"`
+}
+
+// ConfigMapRef names a key of a ConfigMap in the agents' namespace.
+type ConfigMapRef struct {
+	// The ConfigMap.
+	// +kubebuilder:validation:MaxLength=253
+	// +kubebuilder:validation:Pattern=`^[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?(\.[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?)*$`
+	Name string `json:"name"`
+	// The key in it.
+	// +kubebuilder:validation:Pattern=`^[-._a-zA-Z0-9]{1,253}$`
+	Key string `json:"key"`
+}
+
+// Guardrails check what comes in, what the agent is about to do and what goes
+// out. Those of one list run in its order; the first that blocks ends it.
+//
+// +kubebuilder:validation:XValidation:rule="(!has(self.input) || self.input.all(g, !has(g.tools) || size(g.tools) == 0)) && (!has(self.output) || self.output.all(g, !has(g.tools) || size(g.tools) == 0))",message="tools are of guardrails on toolCall: remove them from input and output"
+type Guardrails struct {
+	// False switches the block off without losing what it says.
+	// +kubebuilder:default=true
+	Enabled *bool `json:"enabled,omitempty"`
+	// On what people write, before the model sees it.
+	// +listType=map
+	// +listMapKey=name
+	// +kubebuilder:validation:MaxItems=16
+	Input []Guardrail `json:"input,omitempty"`
+	// On the arguments of a call that the model asks for, before it runs.
+	// +listType=map
+	// +listMapKey=name
+	// +kubebuilder:validation:MaxItems=16
+	ToolCall []Guardrail `json:"toolCall,omitempty"`
+	// On what the agent answers, before it is sent.
+	// +listType=map
+	// +listMapKey=name
+	// +kubebuilder:validation:MaxItems=16
+	Output []Guardrail `json:"output,omitempty"`
+}
+
+// GuardrailType is how a guardrail judges.
+type GuardrailType string
+
+// The types of guardrails.
+const (
+	GuardrailPattern GuardrailType = "PATTERN" // hits what a regular expression finds
+	GuardrailLength  GuardrailType = "LENGTH"  // hits what is too long
+	GuardrailModel   GuardrailType = "MODEL"   // a model judges
+	GuardrailHTTP    GuardrailType = "HTTP"    // a service judges
+)
+
+// GuardrailAction is what a hit leads to.
+type GuardrailAction string
+
+// The actions of guardrails.
+const (
+	GuardrailBlock  GuardrailAction = "block"  // it goes no further, and the person is told
+	GuardrailRedact GuardrailAction = "redact" // what was found is blacked out
+	GuardrailWarn   GuardrailAction = "warn"   // it is only noted
+	GuardrailAsk    GuardrailAction = "ask"    // a human is asked, as the block approvals says
+)
+
+// Guardrail is one check. Each type has fields of its own.
+//
+// +kubebuilder:validation:XValidation:rule="(self.type == 'PATTERN') == (has(self.patterns) && size(self.patterns) > 0)",message="patterns goes with type PATTERN: list at least one there, and none elsewhere"
+// +kubebuilder:validation:XValidation:rule="(self.type == 'LENGTH') == has(self.maxBytes)",message="maxBytes goes with type LENGTH: set both, or neither"
+// +kubebuilder:validation:XValidation:rule="(self.type == 'MODEL') == has(self.prompt)",message="prompt goes with type MODEL: set both, or neither"
+// +kubebuilder:validation:XValidation:rule="self.type == 'MODEL' || !has(self.model)",message="model is of type MODEL: remove it, or change type"
+// +kubebuilder:validation:XValidation:rule="(self.type == 'HTTP') == has(self.url)",message="url goes with type HTTP: set both, or neither"
+// +kubebuilder:validation:XValidation:rule="self.type == 'HTTP' || !has(self.headersSecretRef)",message="headersSecretRef is of type HTTP: remove it, or change type"
+// +kubebuilder:validation:XValidation:rule="!has(self.action) || self.action != 'redact' || self.type == 'PATTERN'",message="action is redact, which only type PATTERN can do: use block, warn or ask"
+type Guardrail struct {
+	// Its name in logs and counts.
+	Name Name `json:"name"`
+	// How it judges. PATTERN: hits what a regular expression finds. LENGTH: hits what is too long. MODEL: a model judges. HTTP: a service judges.
+	// +kubebuilder:validation:Enum=PATTERN;LENGTH;MODEL;HTTP
+	Type GuardrailType `json:"type"`
+	// What a hit leads to. block: it goes no further, and the person is told. redact: what was found is blacked out. warn: it is only noted. ask: a human is asked.
+	// +kubebuilder:validation:Enum=block;redact;warn;ask
+	// +kubebuilder:default=block
+	Action GuardrailAction `json:"action,omitempty"`
+	// What the person is told when it blocks. Without it, a fixed text.
+	// +kubebuilder:validation:MaxLength=1024
+	Text string `json:"text,omitempty"`
+	// Of toolCall: the tools whose calls it checks. Without it, all.
+	// +kubebuilder:validation:MaxItems=64
+	// +kubebuilder:validation:items:MinLength=1
+	// +kubebuilder:validation:items:MaxLength=128
+	Tools []string `json:"tools,omitempty"`
+
+	// PATTERN: regular expressions in RE2 syntax; one that finds something is a hit.
+	// +kubebuilder:validation:MaxItems=64
+	// +kubebuilder:validation:items:MinLength=1
+	// +kubebuilder:validation:items:MaxLength=1000
+	Patterns []string `json:"patterns,omitempty"`
+	// LENGTH: the most bytes that are no hit.
+	// +kubebuilder:validation:Minimum=1
+	// +kubebuilder:validation:Maximum=1073741824
+	MaxBytes *int `json:"maxBytes,omitempty"`
+	// MODEL: what the model is to judge, as instructions.
+	// +kubebuilder:validation:MinLength=1
+	// +kubebuilder:validation:MaxLength=65536
+	Prompt string `json:"prompt,omitempty"`
+	// MODEL: which model judges. Without it, the agent's.
+	Model *Model `json:"model,omitempty"`
+	// HTTP: where the text is POSTed. It may not resolve to a private address, unless the platform allows it.
+	URL URL `json:"url,omitempty"`
+	// HTTP: a key that holds the request's headers, one "Name: value" a line.
+	HeadersSecretRef *SecretRef `json:"headersSecretRef,omitempty"`
+	// MODEL and HTTP: the longest it may take.
+	// +kubebuilder:validation:Minimum=1
+	// +kubebuilder:validation:Maximum=300
+	TimeoutSeconds *int `json:"timeoutSeconds,omitempty"`
+	// MODEL and HTTP: what holds when there is no verdict. block: as if it were a hit; the default. warn: it goes on and is noted.
+	// +kubebuilder:validation:Enum=block;warn
+	OnFailure GuardrailAction `json:"onFailure,omitempty"`
+}
+
+// MCPServers are servers of the Model Context Protocol whose tools the agent has.
+type MCPServers struct {
+	// False switches the block off without losing what it says.
+	// +kubebuilder:default=true
+	Enabled *bool `json:"enabled,omitempty"`
+	// The servers, each with a name of its own.
+	// +listType=map
+	// +listMapKey=name
+	// +kubebuilder:validation:MaxItems=32
+	Servers []MCPServer `json:"servers,omitempty"`
+}
+
+// MCPServer is one server, reached by streamable HTTP.
+type MCPServer struct {
+	// What its tools' names begin with.
+	Name Name `json:"name"`
+	// The server's endpoint. It may not resolve to a private address, unless the platform allows it.
+	URL URL `json:"url"`
+	// A key that holds the requests' headers, one "Name: value" a line.
+	HeadersSecretRef *SecretRef `json:"headersSecretRef,omitempty"`
+	// The server's tools that the agent may call. Without it, all of them.
+	// +kubebuilder:validation:MaxItems=256
+	// +kubebuilder:validation:items:MinLength=1
+	// +kubebuilder:validation:items:MaxLength=128
+	AllowedTools []string `json:"allowedTools,omitempty"`
+	// The longest one call may take.
+	// +kubebuilder:validation:Minimum=1
+	// +kubebuilder:validation:Maximum=3600
+	TimeoutSeconds *int `json:"timeoutSeconds,omitempty"`
+}
+
+// A2A are other agents that this one may ask, by the Agent2Agent protocol.
+type A2A struct {
+	// False switches the block off without losing what it says.
+	// +kubebuilder:default=true
+	Enabled *bool `json:"enabled,omitempty"`
+	// The agents, each with a name of its own.
+	// +listType=map
+	// +listMapKey=name
+	// +kubebuilder:validation:MaxItems=32
+	Peers []Peer `json:"peers,omitempty"`
+}
+
+// Peer is one agent that can be asked.
+type Peer struct {
+	// What the model knows it by.
+	Name Name `json:"name"`
+	// Where its agent card is. It may not resolve to a private address, unless the platform allows it.
+	URL URL `json:"url"`
+	// What to ask it. Without it, what its card says.
+	// +kubebuilder:validation:MaxLength=1024
+	Description string `json:"description,omitempty"`
+	// A key that holds the requests' headers, one "Name: value" a line.
+	HeadersSecretRef *SecretRef `json:"headersSecretRef,omitempty"`
+	// The longest one answer may take.
+	// +kubebuilder:validation:Minimum=1
+	// +kubebuilder:validation:Maximum=86400
+	TimeoutSeconds *int `json:"timeoutSeconds,omitempty"`
+}
+
+// ApprovalPolicy says which calls a human is asked about.
+type ApprovalPolicy string
+
+// The approval policies.
+const (
+	ApproveAlways  ApprovalPolicy = "always"  // every call
+	ApproveNever   ApprovalPolicy = "never"   // none but those that a guardrail or a limit asks about
+	ApproveByTool  ApprovalPolicy = "byTool"  // calls of the tools listed
+	ApprovePattern ApprovalPolicy = "pattern" // calls whose arguments a pattern finds something in
+)
+
+// Approvals say when a human is asked before a tool runs.
+//
+// +kubebuilder:validation:XValidation:rule="(has(self.policy) && self.policy == 'byTool') == (has(self.tools) && size(self.tools) > 0)",message="tools goes with policy byTool: list at least one there, and none elsewhere"
+// +kubebuilder:validation:XValidation:rule="(has(self.policy) && self.policy == 'pattern') == (has(self.patterns) && size(self.patterns) > 0)",message="patterns goes with policy pattern: list at least one there, and none elsewhere"
+type Approvals struct {
+	// False switches the block off without losing what it says.
+	// +kubebuilder:default=true
+	Enabled *bool `json:"enabled,omitempty"`
+	// Which calls a human is asked about. always: every call; the default. never: none. byTool: those of the tools listed. pattern: those whose arguments a pattern finds something in.
+	// +kubebuilder:validation:Enum=always;never;byTool;pattern
+	// +kubebuilder:default=always
+	Policy ApprovalPolicy `json:"policy,omitempty"`
+	// Of policy byTool: the tools.
+	// +kubebuilder:validation:MaxItems=64
+	// +kubebuilder:validation:items:MinLength=1
+	// +kubebuilder:validation:items:MaxLength=128
+	Tools []string `json:"tools,omitempty"`
+	// Of policy pattern: regular expressions in RE2 syntax over the call's arguments.
+	// +kubebuilder:validation:MaxItems=64
+	// +kubebuilder:validation:items:MinLength=1
+	// +kubebuilder:validation:items:MaxLength=1000
+	Patterns []string `json:"patterns,omitempty"`
+
+	ApprovalTerms `json:",inline"`
+}
+
+// ApprovalTerms say who decides an approval, and until when.
+type ApprovalTerms struct {
+	// Who may decide, and is told. Without it, whoever wrote the message.
+	// +kubebuilder:validation:MaxItems=32
+	Approvers []Approver `json:"approvers,omitempty"`
+	// How many must approve. One who rejects is enough to reject.
+	// +kubebuilder:validation:Minimum=1
+	// +kubebuilder:validation:Maximum=32
+	// +kubebuilder:default=1
+	Quorum *int `json:"quorum,omitempty"`
+	// How long the question waits for an answer.
+	// +kubebuilder:default="1h"
+	Timeout Duration `json:"timeout,omitempty"`
+	// When approvers are reminded, as times after the question.
+	// +kubebuilder:validation:MaxItems=10
+	Reminders []Duration `json:"reminders,omitempty"`
+	// What holds when nobody has answered in time. reject: the call does not run; the default. proceed: it runs. wait: the question stays open.
+	// +kubebuilder:validation:Enum=reject;proceed;wait
+	// +kubebuilder:default=reject
+	OnTimeout TimeoutAction `json:"onTimeout,omitempty"`
+}
+
+// TimeoutAction is what holds when nobody has decided in time.
+type TimeoutAction string
+
+// The actions at a timeout.
+const (
+	TimeoutReject  TimeoutAction = "reject"
+	TimeoutProceed TimeoutAction = "proceed"
+	TimeoutWait    TimeoutAction = "wait"
+)
+
+// Approver is somebody who may decide: a user or a group of the API, or a
+// person on one of the agent's channels.
+//
+// +kubebuilder:validation:XValidation:rule="(has(self.user) ? 1 : 0) + (has(self.group) ? 1 : 0) + (has(self.channel) ? 1 : 0) == 1",message="an approver is a user, a group or a channelUserId of a channel: write one of them"
+// +kubebuilder:validation:XValidation:rule="has(self.channel) == has(self.channelUserId)",message="channel and channelUserId go together: set both, or neither"
+type Approver struct {
+	// A user of the API, as Kubernetes names it.
+	// +kubebuilder:validation:MinLength=1
+	// +kubebuilder:validation:MaxLength=256
+	User string `json:"user,omitempty"`
+	// A group of the API, as Kubernetes names it.
+	// +kubebuilder:validation:MinLength=1
+	// +kubebuilder:validation:MaxLength=256
+	Group string `json:"group,omitempty"`
+	// The channel on which the person is asked.
+	// +kubebuilder:validation:Enum=WHATSAPP;TELEGRAM;WEBHOOK
+	Channel harness.Channel `json:"channel,omitempty"`
+	// The person there: a phone number, Telegram's user id, a hook's channelUserId.
+	// +kubebuilder:validation:MinLength=1
+	// +kubebuilder:validation:MaxLength=256
+	ChannelUserID string `json:"channelUserId,omitempty"`
+}

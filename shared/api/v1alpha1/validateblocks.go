@@ -1,0 +1,254 @@
+package v1alpha1
+
+import (
+	"fmt"
+	"regexp"
+	"time"
+
+	"tuluat.ai/harness/shared/harness"
+)
+
+const (
+	maxText            = 64 << 10
+	minApprovalTimeout = time.Minute
+	maxApprovalTimeout = 30 * 24 * time.Hour
+)
+
+// later refuses a block that this release would not obey: what an author asks
+// for and does not get is worse than being told.
+func (c *check) later(path string, enabled *bool) {
+	if or(enabled, true) {
+		c.fail(path, "is not in this release yet", "set enabled: false or remove it")
+	}
+}
+
+// blocks checks the blocks before the harness. What they say is checked even
+// where they are switched off.
+func (c *check) blocks(s Spec) {
+	if b := s.Skills; b != nil {
+		c.later("spec.skills", b.Enabled)
+		c.skills("spec.skills.items", b.Items)
+	}
+	if b := s.Guardrails; b != nil {
+		c.later("spec.guardrails", b.Enabled)
+		c.guardrails("spec.guardrails.input", b.Input, false)
+		c.guardrails("spec.guardrails.toolCall", b.ToolCall, true)
+		c.guardrails("spec.guardrails.output", b.Output, false)
+	}
+	if b := s.MCPServers; b != nil {
+		c.later("spec.mcpServers", b.Enabled)
+		c.few("spec.mcpServers.servers", len(b.Servers), 32)
+		seen := names{}
+		for i, server := range b.Servers {
+			path := fmt.Sprintf("spec.mcpServers.servers[%d]", i)
+			c.once(path+".name", server.Name, "of the server", seen)
+			c.endpoint(path, server.URL, server.HeadersSecretRef)
+			c.texts(path+".allowedTools", server.AllowedTools, 256, 128, "use the names that the server gives its tools")
+			c.between(path+".timeoutSeconds", server.TimeoutSeconds, 1, 3600)
+		}
+	}
+	if b := s.A2A; b != nil {
+		c.later("spec.a2a", b.Enabled)
+		c.few("spec.a2a.peers", len(b.Peers), 32)
+		seen := names{}
+		for i, peer := range b.Peers {
+			path := fmt.Sprintf("spec.a2a.peers[%d]", i)
+			c.once(path+".name", peer.Name, "of the peer", seen)
+			c.endpoint(path, peer.URL, peer.HeadersSecretRef)
+			c.length(path+".description", peer.Description, 1024, "say it shorter")
+			c.between(path+".timeoutSeconds", peer.TimeoutSeconds, 1, 86400)
+		}
+	}
+}
+
+// names are those of one list so far.
+type names map[Name]bool
+
+// once checks a name that no other entry of its list has.
+func (c *check) once(path string, name Name, of string, seen names) {
+	c.name(path, name, of)
+	if seen[name] && name != "" {
+		c.fail(path, fmt.Sprintf("is %q, as in an earlier entry", name), "name each once")
+	}
+	seen[name] = true
+}
+
+func (c *check) endpoint(path string, text URL, headers *SecretRef) {
+	if text == "" {
+		c.fail(path+".url", "is missing", "write it like https://example.com/path")
+	} else {
+		c.url(path+".url", text, "https://example.com/path")
+	}
+	c.optionalRef(path+".headersSecretRef", headers)
+}
+
+func (c *check) skills(path string, skills []Skill) {
+	c.few(path, len(skills), 64)
+	seen := names{}
+	for i, s := range skills {
+		at := fmt.Sprintf("%s[%d]", path, i)
+		c.once(at+".name", s.Name, "of the skill", seen)
+		c.length(at+".description", s.Description, 1024, "say only when to use it")
+		c.length(at+".text", s.Text, maxText, "split the skill, or keep its text in a ConfigMap")
+		if (s.Text != "") == (s.ConfigMapRef != nil) {
+			c.fail(at, "needs text or configMapRef", "write one of them")
+		}
+		if s.ConfigMapRef != nil {
+			c.key(at+".configMapRef", harness.SecretRef(*s.ConfigMapRef), "ConfigMap")
+		}
+	}
+}
+
+func (c *check) guardrails(path string, list []Guardrail, onCalls bool) {
+	c.few(path, len(list), 16)
+	seen := names{}
+	for i, g := range list {
+		at := fmt.Sprintf("%s[%d]", path, i)
+		c.once(at+".name", g.Name, "of the guardrail", seen)
+		switch g.Type {
+		case GuardrailPattern, GuardrailLength, GuardrailModel, GuardrailHTTP:
+			c.guardrail(at, g)
+		case "":
+			c.fail(at+".type", "is missing", "use PATTERN, LENGTH, MODEL or HTTP")
+		default: // then it is not known whose fields the others are
+			c.fail(at+".type", fmt.Sprintf("is %q", g.Type), "use PATTERN, LENGTH, MODEL or HTTP")
+		}
+		switch g.Action {
+		case "", GuardrailBlock, GuardrailWarn, GuardrailAsk:
+		case GuardrailRedact:
+			if g.Type != GuardrailPattern {
+				c.fail(at+".action", "is redact, which only type PATTERN can do", "use block, warn or ask")
+			}
+		default:
+			c.fail(at+".action", fmt.Sprintf("is %q", g.Action), "use block, redact, warn or ask")
+		}
+		if g.OnFailure != "" && g.OnFailure != GuardrailBlock && g.OnFailure != GuardrailWarn {
+			c.fail(at+".onFailure", fmt.Sprintf("is %q", g.OnFailure), "use block or warn")
+		}
+		if len(g.Tools) > 0 && !onCalls {
+			c.fail(at+".tools", "are of guardrails on toolCall", "remove them")
+		}
+		c.texts(at+".tools", g.Tools, 64, 128, "use the names of tools")
+		c.length(at+".text", g.Text, 1024, "say it shorter")
+		c.between(at+".timeoutSeconds", g.TimeoutSeconds, 1, 300)
+	}
+}
+
+// guardrail checks the fields that each type has of its own.
+func (c *check) guardrail(path string, g Guardrail) {
+	for _, f := range []struct {
+		name   string
+		set    bool
+		of     GuardrailType
+		needed bool
+	}{
+		{"patterns", len(g.Patterns) > 0, GuardrailPattern, true},
+		{"maxBytes", g.MaxBytes != nil, GuardrailLength, true},
+		{"prompt", g.Prompt != "", GuardrailModel, true},
+		{"model", g.Model != nil, GuardrailModel, false},
+		{"url", g.URL != "", GuardrailHTTP, true},
+		{"headersSecretRef", g.HeadersSecretRef != nil, GuardrailHTTP, false},
+	} {
+		switch {
+		case f.set && f.of != g.Type:
+			c.fail(path+"."+f.name, fmt.Sprintf("is of type %s", f.of), "remove it, or change type")
+		case f.needed && !f.set && f.of == g.Type:
+			c.fail(path+"."+f.name, fmt.Sprintf("is missing, which type %s judges by", g.Type), "add it, or change type")
+		}
+	}
+	c.patterns(path+".patterns", g.Patterns)
+	c.between(path+".maxBytes", g.MaxBytes, 1, 1<<30)
+	c.length(path+".prompt", g.Prompt, maxText, "shorten it")
+	c.model(path+".model", g.Model)
+	if g.URL != "" {
+		c.url(path+".url", g.URL, "https://example.com/path")
+	}
+	c.optionalRef(path+".headersSecretRef", g.HeadersSecretRef)
+}
+
+func (c *check) patterns(path string, patterns []string) {
+	c.texts(path, patterns, 64, 1000, "write a regular expression")
+	for i, p := range patterns {
+		if _, err := regexp.Compile(p); err != nil {
+			c.fail(fmt.Sprintf("%s[%d]", path, i), "is not a regular expression (RE2)", "mend it; RE2 has no look-around and no back references")
+		}
+	}
+}
+
+func (c *check) approvals(path string, a Approvals) {
+	c.later(path, a.Enabled)
+	switch a.Policy {
+	case "", ApproveAlways, ApproveNever, ApproveByTool, ApprovePattern:
+	default:
+		c.fail(path+".policy", fmt.Sprintf("is %q", a.Policy), "use always, never, byTool or pattern")
+	}
+	for _, f := range []struct {
+		name string
+		n    int
+		of   ApprovalPolicy
+	}{{"tools", len(a.Tools), ApproveByTool}, {"patterns", len(a.Patterns), ApprovePattern}} {
+		switch {
+		case f.n > 0 && a.Policy != f.of:
+			c.fail(path+"."+f.name, fmt.Sprintf("are of policy %s", f.of), "remove them, or change policy")
+		case f.n == 0 && a.Policy == f.of:
+			c.fail(path+"."+f.name, fmt.Sprintf("are missing, which policy %s goes by", f.of), "list at least one, or change policy")
+		}
+	}
+	c.texts(path+".tools", a.Tools, 64, 128, "use the names of tools")
+	c.patterns(path+".patterns", a.Patterns)
+	c.terms(path, a.ApprovalTerms)
+}
+
+func (c *check) terms(path string, t ApprovalTerms) {
+	c.few(path+".approvers", len(t.Approvers), 32)
+	people := max(1, len(t.Approvers)) // without approvers, whoever wrote the message
+	for i, a := range t.Approvers {
+		c.approver(fmt.Sprintf("%s.approvers[%d]", path, i), a)
+		if a.Group != "" {
+			people = 32 // nobody knows how many a group has
+		}
+	}
+	c.between(path+".quorum", t.Quorum, 1, people)
+	c.duration(path+".timeout", t.Timeout, minApprovalTimeout, maxApprovalTimeout, "1h")
+	timeout, err := t.Timeout.Parse()
+	if err != nil {
+		timeout = defaultApprovalTimeout
+		if t.Timeout != "" {
+			timeout = maxApprovalTimeout // it is wrong already
+		}
+	}
+	c.few(path+".reminders", len(t.Reminders), 10)
+	for i, r := range t.Reminders {
+		at := fmt.Sprintf("%s.reminders[%d]", path, i)
+		if r == "" {
+			c.fail(at, "is empty", "write it like 15m")
+		}
+		c.duration(at, r, minApprovalTimeout, timeout, "15m")
+	}
+	switch t.OnTimeout {
+	case "", TimeoutReject, TimeoutProceed, TimeoutWait:
+	default:
+		c.fail(path+".onTimeout", fmt.Sprintf("is %q", t.OnTimeout), "use reject, proceed or wait")
+	}
+}
+
+func (c *check) approver(path string, a Approver) {
+	kinds := 0
+	for _, set := range []bool{a.User != "", a.Group != "", a.Channel != "" || a.ChannelUserID != ""} {
+		if set {
+			kinds++
+		}
+	}
+	switch {
+	case kinds != 1:
+		c.fail(path, "is not one approver", "write user, or group, or channel with channelUserId")
+	case (a.Channel != "") != (a.ChannelUserID != ""):
+		c.fail(path, "has only one of channel and channelUserId", "set both")
+	}
+	if a.Channel != "" && !(Channel{Type: a.Channel}).typed() {
+		c.fail(path+".channel", fmt.Sprintf("is %q", a.Channel), channelTypes)
+	}
+	c.length(path+".user", a.User, 256, "use the name that Kubernetes has for the user")
+	c.length(path+".group", a.Group, 256, "use the name that Kubernetes has for the group")
+	c.length(path+".channelUserId", a.ChannelUserID, 256, "use the id that the channel gives the person")
+}
