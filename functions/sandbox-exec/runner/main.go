@@ -1,6 +1,7 @@
 // Command runner is PID 1 of every sandbox and the way into it. It is one
-// static binary with three faces:
+// static binary with four faces:
 //
+//	install           puts itself where a Pod's sandbox finds it
 //	init              PID 1: starts commands, at most once per id, and holds their outcomes
 //	shim              what a command is for the moment before it is itself: sets its limits
 //	run, status, output, cancel, put, out, ping, shutdown
@@ -10,20 +11,29 @@
 package main
 
 import (
+	"errors"
 	"fmt"
 	"os"
 
 	"tuluat.ai/harness/functions/sandbox-exec/runner/internal/client"
+	"tuluat.ai/harness/functions/sandbox-exec/runner/internal/gate"
+	"tuluat.ai/harness/functions/sandbox-exec/runner/internal/install"
 	"tuluat.ai/harness/functions/sandbox-exec/runner/internal/shim"
 	"tuluat.ai/harness/functions/sandbox-exec/runner/internal/supervise"
 )
 
+// exitOpen is how PID 1 ends when the network of its sandbox is not shut. No
+// command can bring it about.
+const exitOpen = 3
+
 func main() {
 	if len(os.Args) < 2 {
-		fail(fmt.Errorf("usage: runner init|run|status|output|cancel|put|out|ping|shutdown [flags]"))
+		fail(fmt.Errorf("usage: runner install|init|run|status|output|cancel|put|out|ping|shutdown [flags]"))
 	}
 	face, args := os.Args[1], os.Args[2:]
 	switch face {
+	case "install":
+		fail(install.Main(args))
 	case "init":
 		fail(supervise.Main(args))
 	case "shim":
@@ -36,6 +46,10 @@ func main() {
 func fail(err error) {
 	if err == nil {
 		return
+	}
+	var open *gate.Open
+	if errors.As(err, &open) { // PID 1 has said it already
+		os.Exit(exitOpen)
 	}
 	fmt.Fprintln(os.Stderr, "runner:", err)
 	os.Exit(1)

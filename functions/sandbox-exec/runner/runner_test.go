@@ -11,6 +11,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"strings"
+	"sync"
 	"syscall"
 	"testing"
 	"time"
@@ -21,14 +22,61 @@ import (
 // pod is a sandbox as a Pod is one: nothing but the runner as PID 1, and a way
 // to put processes into it from outside, by their namespaces, as an exec does.
 type pod struct {
-	t    *testing.T
-	pid  int // of PID 1, as this machine sees it
-	exit chan error
+	t      *testing.T
+	pid    int // of PID 1, as this machine sees it
+	exit   chan error
+	log    *syncBuffer
+	shares bool // the test's network instead of one of its own
+}
+
+// syncBuffer is what PID 1 says.
+type syncBuffer struct {
+	mu  sync.Mutex
+	all bytes.Buffer
+}
+
+func (b *syncBuffer) Write(p []byte) (int, error) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.all.Write(p)
+}
+
+func (b *syncBuffer) String() string {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.all.String()
 }
 
 const uid = 65532
 
+// build returns a folder with the runner as an init container leaves it there.
 func build(t *testing.T) string {
+	t.Helper()
+	if os.Geteuid() != 0 {
+		t.Skip("only root can enter another's namespaces")
+	}
+	volume := filepath.Join(t.TempDir(), "volume")
+	for _, dir := range []string{filepath.Dir(filepath.Dir(volume)), filepath.Dir(volume)} {
+		if err := os.Chmod(dir, 0o755); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := errors.Join(os.Mkdir(volume, 0o777), os.Chown(volume, 0, uid), os.Chmod(volume, 0o777|os.ModeSetgid)); err != nil {
+		t.Fatal(err)
+	}
+	if out, err := asUser(t.Context(), binary(t), "install", "--to", volume).CombinedOutput(); err != nil {
+		t.Fatalf("%v: %s", err, out)
+	}
+	return volume
+}
+
+// asUser runs a program as the user of sandboxes.
+func asUser(ctx context.Context, argv ...string) *exec.Cmd {
+	return exec.CommandContext(ctx, "setpriv", append([]string{"--reuid", fmt.Sprint(uid), "--regid", fmt.Sprint(uid), "--clear-groups"}, argv...)...)
+}
+
+// binary returns the runner as it is in its image.
+func binary(t *testing.T) string {
 	t.Helper()
 	dir, err := os.MkdirTemp("", "rt")
 	if err != nil {
@@ -47,11 +95,36 @@ func build(t *testing.T) string {
 	return path
 }
 
+// newPod returns a pod that takes commands.
 func newPod(t *testing.T, runner string, init ...string) *pod {
 	t.Helper()
-	if os.Geteuid() != 0 {
-		t.Skip("only root can enter another's namespaces")
+	p := startPod(t, runner, place{}, init...)
+	p.answers()
+	return p
+}
+
+// answers waits until PID 1 takes commands.
+func (p *pod) answers() {
+	p.t.Helper()
+	for deadline := time.Now().Add(10 * time.Second); ; time.Sleep(10 * time.Millisecond) {
+		if _, _, err := p.call("ping"); err == nil {
+			return
+		}
+		if time.Now().After(deadline) {
+			p.t.Fatalf("PID 1 does not answer: %s", p.log)
+		}
 	}
+}
+
+// place is what a pod shares with the test.
+type place struct {
+	net    bool
+	cgroup cgroup
+}
+
+// startPod starts one, with a root file system that cannot be written.
+func startPod(t *testing.T, runner string, in place, init ...string) *pod {
+	t.Helper()
 	if _, err := exec.LookPath("bwrap"); err != nil {
 		t.Fatal("bubblewrap is needed: apt-get install bubblewrap")
 	}
@@ -60,21 +133,25 @@ func newPod(t *testing.T, runner string, init ...string) *pod {
 		t.Fatal(err)
 	}
 	defer infoR.Close()
-	args := append([]string{
-		"--reuid", fmt.Sprint(uid), "--regid", fmt.Sprint(uid), "--clear-groups", "bwrap", "--unshare-user", "--unshare-all",
+	args := []string{"bwrap", "--unshare-user", "--unshare-all"}
+	if in.net {
+		args = append(args, "--share-net")
+	}
+	args = append(args, in.cgroup.bind...)
+	args = append(append(args,
 		"--ro-bind", "/usr", "/usr", "--symlink", "usr/bin", "/bin", "--symlink", "usr/lib", "/lib", "--symlink", "usr/lib64", "/lib64",
-		"--proc", "/proc", "--dev", "/dev", "--tmpfs", "/run", "--tmpfs", "/tmp", "--tmpfs", "/workspace",
-		"--ro-bind", runner, "/opt/runner", "--as-pid-1", "--new-session", "--info-fd", "3", "/opt/runner", "init",
-	}, init...)
-	cmd := exec.Command("setpriv", args...)
+		"--proc", "/proc", "--dev", "/dev", "--tmpfs", "/tmp", "--tmpfs", "/workspace",
+		"--ro-bind", runner, "/opt/tuluat", "--remount-ro", "/", "--as-pid-1", "--new-session", "--info-fd", "3", "/opt/tuluat/runner", "init",
+	), init...)
+	cmd := in.cgroup.inside(asUser(context.WithoutCancel(t.Context()), args...))
 	cmd.ExtraFiles = []*os.File{infoW}
-	var log bytes.Buffer
+	var log syncBuffer
 	cmd.Stderr = &log
 	if err := cmd.Start(); err != nil {
 		t.Fatal(err)
 	}
 	infoW.Close()
-	p := &pod{t: t, exit: make(chan error, 1)}
+	p := &pod{t: t, exit: make(chan error, 1), log: &log, shares: in.net}
 	go func() { p.exit <- cmd.Wait() }()
 	var info struct {
 		PID int `json:"child-pid"`
@@ -84,26 +161,22 @@ func newPod(t *testing.T, runner string, init ...string) *pod {
 	}
 	p.pid = info.PID
 	t.Cleanup(func() { _ = syscall.Kill(p.pid, syscall.SIGKILL) })
-	for deadline := time.Now().Add(10 * time.Second); ; time.Sleep(10 * time.Millisecond) {
-		if _, _, err := p.call("ping"); err == nil {
-			return p
-		}
-		if time.Now().After(deadline) {
-			t.Fatalf("PID 1 does not answer: %s", log.String())
-		}
-	}
+	return p
 }
 
 // command runs argv in the pod from outside.
 func (p *pod) command(ctx context.Context, argv ...string) *exec.Cmd {
-	args := append([]string{"-t", fmt.Sprint(p.pid), "-U", "-m", "-p", "-n", "-i", "--preserve-credentials", "-S", fmt.Sprint(uid), "-G", fmt.Sprint(uid), "--"}, argv...)
-	return exec.CommandContext(ctx, "nsenter", args...)
+	args := []string{"-t", fmt.Sprint(p.pid), "-U", "-m", "-p", "-i", "--preserve-credentials", "-S", fmt.Sprint(uid), "-G", fmt.Sprint(uid)}
+	if !p.shares {
+		args = append(args, "-n")
+	}
+	return exec.CommandContext(ctx, "nsenter", append(append(args, "--"), argv...)...)
 }
 
 // call runs one of the runner's clients in the pod and returns its stdout and
 // the last status it printed.
 func (p *pod) call(argv ...string) (string, trailer.Status, error) {
-	cmd := p.command(p.t.Context(), append([]string{"/opt/runner"}, argv...)...)
+	cmd := p.command(p.t.Context(), append([]string{"/opt/tuluat/runner"}, argv...)...)
 	cmd.Stdin = strings.NewReader(`{"nonce":"n"}`)
 	var out, errs bytes.Buffer
 	cmd.Stdout, cmd.Stderr = &out, &errs
@@ -121,6 +194,24 @@ func (p *pod) call(argv ...string) (string, trailer.Status, error) {
 	return out.String(), st, err
 }
 
+// begin runs a text that says "on" when it has begun.
+func (p *pod) begin(text string) (cmd *exec.Cmd, errs *bytes.Buffer) {
+	p.t.Helper()
+	cmd, errs = p.command(p.t.Context(), "/opt/tuluat/runner", "run", "--id", "a", "--", "sh", "-c", text), &bytes.Buffer{}
+	cmd.Stdin, cmd.Stderr = strings.NewReader(`{"nonce":"n"}`), errs
+	out, err := cmd.StdoutPipe()
+	if err != nil {
+		p.t.Fatal(err)
+	}
+	if err := cmd.Start(); err != nil {
+		p.t.Fatal(err)
+	}
+	if _, err := io.ReadFull(out, make([]byte, 3)); err != nil {
+		p.t.Fatal(err)
+	}
+	return cmd, errs
+}
+
 // ended waits for the pod's end and returns how PID 1 exited.
 func (p *pod) ended(within time.Duration) error {
 	select {
@@ -132,7 +223,7 @@ func (p *pod) ended(within time.Duration) error {
 }
 
 func TestIsPID1OrNothing(t *testing.T) {
-	out, err := exec.Command(build(t), "init", "--ttl", "1s", "--idle", "1s").CombinedOutput()
+	out, err := exec.Command(binary(t), "init", "--ttl", "1s", "--idle", "1s").CombinedOutput()
 	if err == nil || !strings.Contains(string(out), "must be PID 1") {
 		t.Errorf("%v: %s", err, out)
 	}
@@ -143,7 +234,7 @@ func TestIsPID1OrNothing(t *testing.T) {
 func TestInsideAPod(t *testing.T) {
 	p := newPod(t, build(t), "--ttl", "60s", "--idle", "60s")
 	out, st, err := p.call("run", "--id", "a", "--env", "X=y z", "--", "sh", "-c",
-		`echo $X; echo '{"nonce":"n"}' | /opt/runner cancel --id a && echo breach; cat /proc/1/environ && echo breach; sleep 300 & (setsid sleep 300 &); exit 3`)
+		`echo $X; echo '{"nonce":"n"}' | /opt/tuluat/runner cancel --id a && echo breach; cat /proc/1/environ && echo breach; sleep 300 & (setsid sleep 300 &); exit 3`)
 	if err != nil || out != "y z\n" || st.State != trailer.Exited || st.ExitCode == nil || *st.ExitCode != 3 {
 		t.Errorf("%q, %+v, %v", out, st, err)
 	}
@@ -158,12 +249,12 @@ func TestInsideAPod(t *testing.T) {
 		t.Errorf("%+v, %v", st, err)
 	}
 	// Files come in and go out for those from outside only.
-	put := p.command(t.Context(), "/opt/runner", "put", "--path", "in/x", "--size", "3")
+	put := p.command(t.Context(), "/opt/tuluat/runner", "put", "--path", "in/x", "--size", "3")
 	put.Stdin = strings.NewReader("abc")
 	if out, err := put.Output(); err != nil || string(out) != "placed 3 ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad\n" {
 		t.Errorf("put: %q, %v", out, err)
 	}
-	if out, _, err := p.call("run", "--id", "files", "--", "sh", "-c", "cat in/x; mkdir out; echo y > out/y; printf abc | /opt/runner put --path in/z --size 3; /opt/runner out --id files --max-files 9; ls in"); err != nil || out != "abcx\n" {
+	if out, _, err := p.call("run", "--id", "files", "--", "sh", "-c", "cat in/x; mkdir out; echo y > out/y; printf abc | /opt/tuluat/runner put --path in/z --size 3; /opt/tuluat/runner out --id files --max-files 9; ls in"); err != nil || out != "abcx\n" {
 		t.Errorf("inside: %q, %v", out, err)
 	}
 	if out, _, err := p.call("out", "--id", "files", "--max-files", "9", "--max-bytes", "9", "--max-total", "9"); err != nil || !strings.Contains(out, "y\n") {
@@ -181,7 +272,7 @@ func TestInsideAPod(t *testing.T) {
 	if _, err := io.ReadFull(said, make([]byte, 5)); err != nil {
 		t.Fatal(err)
 	}
-	if out, _, err := p.call("run", "--id", "c", "--", "sh", "-c", "sleep 300 & (setsid sleep 300 &); tr '\\0' ' ' < /proc/1/cmdline | cut -c1-16"); err != nil || out != "/opt/runner init\n" {
+	if out, _, err := p.call("run", "--id", "c", "--", "sh", "-c", "sleep 300 & (setsid sleep 300 &); tr '\\0' ' ' < /proc/1/cmdline | cut -c1-23"); err != nil || out != "/opt/tuluat/runner init\n" {
 		t.Errorf("%q, %v", out, err)
 	}
 	out, _, err = p.call("run", "--id", "d", "--", "sh", "-c", `for p in /proc/[0-9]*; do tr '\0' ' ' <$p/cmdline; echo; done | grep -c '^sleep 300'`)
@@ -227,20 +318,7 @@ func TestEnds(t *testing.T) {
 	t.Run("by request, also while a command runs", func(t *testing.T) {
 		t.Parallel()
 		p := newPod(t, runner, "--ttl", "60s", "--idle", "60s")
-		cmd := p.command(t.Context(), "/opt/runner", "run", "--id", "a", "--", "sh", "-c", "trap '' TERM; echo on; sleep 600")
-		cmd.Stdin = strings.NewReader(`{"nonce":"n"}`)
-		var errs bytes.Buffer
-		cmd.Stderr = &errs
-		out, err := cmd.StdoutPipe()
-		if err != nil {
-			t.Fatal(err)
-		}
-		if err := cmd.Start(); err != nil {
-			t.Fatal(err)
-		}
-		if _, err := io.ReadFull(out, make([]byte, 3)); err != nil {
-			t.Fatal(err)
-		}
+		cmd, errs := p.begin("trap '' TERM; echo on; sleep 600")
 		if _, _, err := p.call("shutdown"); err != nil {
 			t.Error(err)
 		}

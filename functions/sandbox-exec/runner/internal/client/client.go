@@ -65,7 +65,13 @@ func parse(op string, args []string, stdin io.Reader) (wire.Request, string, err
 	flags := flag.NewFlagSet(op, flag.ContinueOnError)
 	flags.StringVar(&socket, "socket", "", "PID 1's socket on the machine outside; default: the one inside")
 	switch req.Op {
-	case wire.Ping, wire.Shutdown:
+	case wire.Shutdown:
+	case wire.Ping:
+		flags.Func("wait", "for PID 1 to take commands, so long at most", func(s string) error {
+			d, err := time.ParseDuration(s)
+			req.WaitMS = d.Milliseconds()
+			return err
+		})
 	case wire.Put:
 		flags.StringVar(&req.Path, "path", "", "of the file, below the working directory")
 		flags.Int64Var(&req.Size, "size", -1, "bytes on stdin, exactly")

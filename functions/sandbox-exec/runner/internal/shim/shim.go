@@ -76,9 +76,7 @@ func become(args []string) error {
 	if err != nil {
 		return err
 	}
-	// The memory limit shall end a command, never PID 1. Raising is always
-	// allowed; where /proc is read-only the kernel's own choice has to do.
-	_ = os.WriteFile("/proc/self/oom_score_adj", []byte("1000"), 0)
+	offer()
 	env := os.Environ()
 
 	// Both belong to this thread, which is the one that becomes the command.
@@ -90,6 +88,16 @@ func become(args []string) error {
 		return err
 	}
 	return fmt.Errorf("%s: %w", path, unix.Exec(path, argv, env))
+}
+
+// offer makes the command what the memory limit ends first, and not PID 1.
+// Raising is always allowed; where /proc is read-only the kernel's own choice
+// has to do. A program whose file cannot be read does not own its entries in
+// /proc until it may be traced.
+func offer() {
+	_ = unix.Prctl(unix.PR_SET_DUMPABLE, 1, 0, 0, 0)
+	_ = os.WriteFile("/proc/self/oom_score_adj", []byte("1000"), 0)
+	_ = unix.Prctl(unix.PR_SET_DUMPABLE, 0, 0, 0, 0) // until it is the command
 }
 
 // setLimits comes last: a Go process that may create no more threads does not

@@ -238,7 +238,9 @@ func (s *supervisor) finish(c *command, st trailer.Status) {
 		st.StderrBytes, st.StderrStored, st.StderrTail = c.stderr.counts()
 	}
 	c.set(func(now *trailer.Status) { *now = st })
-	if err := writeStatus(s.opts.RunDir, st); err != nil {
+	if s.opts.RunDir == "" {
+		// There is no folder for it.
+	} else if err := writeStatus(s.opts.RunDir, st); err != nil {
 		s.log.Warn("status file", "execution", c.id, "error", err) // it is for people only
 	}
 	s.leave(c)

@@ -20,11 +20,14 @@ import (
 	"errors"
 	"flag"
 	"fmt"
+	"net/netip"
 	"syscall"
 	"time"
 	"unsafe"
 
 	"golang.org/x/sys/unix"
+
+	"tuluat.ai/harness/functions/sandbox-exec/runner/internal/gate"
 )
 
 // Options say how a sandbox lives.
@@ -41,6 +44,8 @@ type Options struct {
 	FileSize       uint64        // rlimits of commands; 0: none
 	Processes      uint64
 	DataSize       uint64
+	MustNotReach   []netip.AddrPort // no command is taken while one of these answers
+	GateTimeout    time.Duration    // end when one still does after so long
 }
 
 func parse(args []string) (Options, error) {
@@ -58,6 +63,11 @@ func parse(args []string) (Options, error) {
 	flags.Uint64Var(&o.FileSize, "file-size", 0, "bytes of one file")
 	flags.Uint64Var(&o.Processes, "processes", 0, "processes of the sandbox's user")
 	flags.Uint64Var(&o.DataSize, "data-size", 0, "bytes of data of one process")
+	flags.Func("must-not-reach", "IP:PORT[,...] that the network policy forbids", func(list string) (err error) {
+		o.MustNotReach, err = gate.Parse(list)
+		return err
+	})
+	flags.DurationVar(&o.GateTimeout, "gate-timeout", 10*time.Second, "end when one of them is still reached after so long")
 	if err := flags.Parse(args); err != nil {
 		return o, err
 	}

@@ -15,10 +15,10 @@ import (
 const (
 	requestBound   = 10 * time.Second // for a client to say what it wants
 	visitorsAtOnce = 64               // connections; more wait in the backlog
+	maxWait        = time.Minute      // of a ping
 	chunk          = 32 << 10
 	defaultTimeout = 5 * time.Minute
 	defaultOutput  = 1 << 20
-	maxOutput      = 32 << 20 // of one stream; both of one command fit into keptBytes
 )
 
 type listener struct {
@@ -82,6 +82,13 @@ func (s *supervisor) serve(conn *net.UnixConn) {
 	req, err := wire.ReadRequest(conn)
 	if err != nil {
 		_ = wire.WriteFrame(conn, wire.Refuse, []byte("unreadable request"))
+		return
+	}
+	if req.Op == wire.Ping {
+		s.gate.await(time.Duration(min(max(0, req.WaitMS), maxWait.Milliseconds())) * time.Millisecond)
+	}
+	if why := s.gate.refusal(); why != "" && req.Op != wire.Shutdown {
+		_ = wire.WriteFrame(conn, wire.Refuse, []byte(why))
 		return
 	}
 	switch req.Op {
@@ -182,7 +189,7 @@ func (s *supervisor) serveRun(conn *net.UnixConn, gone <-chan struct{}, req wire
 	if req.MaxOutput <= 0 {
 		req.MaxOutput = defaultOutput
 	}
-	req.MaxOutput = min(req.MaxOutput, maxOutput)
+	req.MaxOutput = min(req.MaxOutput, s.kept/2) // both streams of one command fit
 	c, fresh, state := s.enter(req)
 	if c == nil {
 		s.seal(conn, wire.Sealed, trailer.Status{ID: req.ID, State: state}, req.Nonce)

@@ -21,7 +21,7 @@ import (
 )
 
 const (
-	keptBytes    = 64 << 20        // of output, over all commands; the oldest goes first
+	keptBytes    = 64 << 20        // of output at most, over all commands; the oldest goes first
 	flushBound   = 2 * time.Second // for clients to get the last word when the sandbox ends
 	spareThreads = 16              // see reserveThreads
 )
@@ -33,6 +33,7 @@ type supervisor struct {
 	self   string
 	env    []string
 	disks  []string
+	kept   int64 // bytes of output kept, over all commands
 	procs  *processes
 	conns  sync.WaitGroup
 
@@ -45,17 +46,23 @@ type supervisor struct {
 	ending   bool
 	shutdown chan struct{} // room for one
 
+	gate *gateway
+
 	taken taken // what was sent out of the sandbox
 }
 
 // Main is PID 1. It returns nil when the sandbox has come to its end, by its
 // TTL, by idleness, or because the outside said so; everything in it goes with
-// it.
+// it. It returns a gate.Open when the network was not shut in time.
 func Main(args []string) error {
 	if os.Getpid() != 1 {
 		return errors.New("init must be PID 1 of a sandbox")
 	}
 	opts, err := parse(args)
+	if err != nil {
+		return err
+	}
+	self, err := os.Executable()
 	if err != nil {
 		return err
 	}
@@ -66,25 +73,20 @@ func Main(args []string) error {
 	if err := keepFromCommands(); err != nil {
 		return err
 	}
-	self, err := os.Executable()
-	if err != nil {
-		return err
-	}
 	if err := deaf(); err != nil {
 		return err
 	}
 	term := make(chan os.Signal, 1)
 	signal.Notify(term, unix.SIGTERM)
-	if err := os.MkdirAll(opts.RunDir, 0o700); err != nil {
-		return fmt.Errorf("run folder: %w", err)
-	}
 	s := &supervisor{
-		opts: opts, self: self, env: os.Environ(), disks: []string{opts.Workdir, "/tmp"},
+		opts: opts, self: self, env: os.Environ(), disks: []string{opts.Workdir, "/tmp"}, kept: room(cgroups),
 		limits:   shim.Limits{FileSize: opts.FileSize, Processes: opts.Processes, DataSize: opts.DataSize},
 		log:      slog.New(slog.NewJSONHandler(os.Stderr, nil)),
 		procs:    &processes{waiting: map[int]chan syscall.WaitStatus{}},
 		commands: map[string]*command{}, lastUse: time.Now(), shutdown: make(chan struct{}, 1),
+		gate: newGateway(opts.MustNotReach),
 	}
+	s.prepareRunDir()
 	listeners, err := s.listen()
 	if err != nil {
 		return err
@@ -94,10 +96,29 @@ func Main(args []string) error {
 	for _, l := range listeners {
 		go s.accept(l)
 	}
-	why := s.live(term)
-	s.log.Info("the sandbox ends", "reason", why)
+	if len(opts.MustNotReach) > 0 {
+		go s.gate.watch(opts.MustNotReach, opts.GateTimeout, s.log)
+	}
+	why, err := s.live(term)
+	if err != nil {
+		s.log.Error("the sandbox ends", "reason", why, "error", err)
+	} else {
+		s.log.Info("the sandbox ends", "reason", why)
+	}
 	s.wind()
-	return nil
+	return err
+}
+
+// prepareRunDir makes the folder of status files where there can be one. They
+// are for people; a Pod's root file system is read-only.
+func (s *supervisor) prepareRunDir() {
+	if s.opts.RunDir == "" {
+		return
+	}
+	if err := os.MkdirAll(s.opts.RunDir, 0o700); err != nil {
+		s.log.Info("no status files", "error", err)
+		s.opts.RunDir = ""
+	}
 }
 
 // keepFromCommands makes every inherited file but the standard three one that
@@ -158,25 +179,32 @@ func (s *supervisor) listen() ([]listener, error) {
 	return append(all, listener{l, false}), nil
 }
 
-// live waits for the sandbox's end and says what it was.
-func (s *supervisor) live(term <-chan os.Signal) string {
+// live waits for the sandbox's end and says what it was. An error: it never
+// began.
+func (s *supervisor) live(term <-chan os.Signal) (string, error) {
 	ttl := time.NewTimer(s.opts.TTL)
 	defer ttl.Stop()
 	look := time.NewTicker(min(time.Second, s.opts.Idle/4+time.Millisecond))
 	defer look.Stop()
+	looked := s.gate.decided
 	for {
 		select {
 		case <-s.shutdown:
-			return "asked"
+			return "asked", nil
+		case <-looked:
+			if s.gate.err != nil {
+				return "NETWORK_OPEN", s.gate.err
+			}
+			looked = nil
 		case <-term:
 			if s.nobodyInside() {
-				return "SIGTERM"
+				return "SIGTERM", nil
 			}
 		case <-ttl.C:
-			return "TTL"
+			return "TTL", nil
 		case now := <-look.C:
 			if s.closeIfIdle(now) {
-				return "idle"
+				return "idle", nil
 			}
 		}
 	}
@@ -286,7 +314,7 @@ func (s *supervisor) leave(c *command) {
 		_, out, _ := stdout.counts()
 		_, err, _ := stderr.counts()
 		kept += out + err
-		if kept > keptBytes && old != c {
+		if kept > s.kept && old != c {
 			stdout.forget()
 			stderr.forget()
 			s.order = append(s.order[:i], s.order[i+1:]...)

@@ -107,6 +107,33 @@ func TestOOMCount(t *testing.T) {
 	}
 }
 
+// What a Pod sees of its own cgroup, of both versions and of neither.
+func TestMemoryLimit(t *testing.T) {
+	for name, c := range map[string]struct {
+		file, text string
+		limit      int64
+		seen       bool
+		room       int64
+	}{
+		"version 2":           {"memory.max", "67108864\n", 64 << 20, true, 32 << 20},
+		"version 2, no limit": {"memory.max", "max\n", 0, false, keptBytes},
+		"version 1":           {"memory/memory.limit_in_bytes", "536870912\n", 512 << 20, true, keptBytes},
+		"version 1, no limit": {"memory/memory.limit_in_bytes", "9223372036854771712\n", 9223372036854771712, true, keptBytes},
+		"nothing":             {"other", "1\n", 0, false, keptBytes},
+	} {
+		root := t.TempDir()
+		if err := os.MkdirAll(root+"/memory", 0o755); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.WriteFile(root+"/"+c.file, []byte(c.text), 0o644); err != nil {
+			t.Fatal(err)
+		}
+		if limit, seen := memoryLimit(root); limit != c.limit && c.seen || seen != c.seen || room(root) != c.room {
+			t.Errorf("%s: %d, %v, room %d", name, limit, seen, room(root))
+		}
+	}
+}
+
 func TestEnvironment(t *testing.T) {
 	got := environment([]string{"A=1", "B=2=3", "C="}, map[string]string{"B": "new", "D": "a\nb"})
 	slices.Sort(got)
@@ -185,7 +212,7 @@ func TestWireBounds(t *testing.T) {
 // The oldest output goes first when more is kept than may be; the newest and
 // every outcome stay, and no id is started again.
 func TestKeptOutputIsBounded(t *testing.T) {
-	s := &supervisor{commands: map[string]*command{}}
+	s := &supervisor{commands: map[string]*command{}, kept: keptBytes}
 	const each = 20 << 20
 	for i := range 5 {
 		c, fresh, _ := s.enter(wire.Request{ID: fmt.Sprint("c", i), Nonce: "n"})

@@ -48,6 +48,7 @@ type Request struct {
 	MaxFiles     int               `json:"maxFiles,omitempty"`      // of Out
 	MaxBytes     int64             `json:"maxBytes,omitempty"`      // of Out: of one file
 	MaxTotal     int64             `json:"maxTotalBytes,omitempty"` // of Out: of all files
+	WaitMS       int64             `json:"waitMs,omitempty"`        // of Ping: for PID 1 to take commands
 }
 
 // Kind tells frames apart.
