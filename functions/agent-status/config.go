@@ -1,16 +1,29 @@
 package main
 
 import (
+	"fmt"
+	"strings"
+	"time"
+
 	"tuluat.ai/harness/shared/api/v1alpha1"
 	"tuluat.ai/harness/shared/function"
 	"tuluat.ai/harness/shared/harness"
 )
 
+// Where agents come from.
+const (
+	sourceKubernetes = "kubernetes" // AiAgents of a namespace
+	sourceFolder     = "folder"     // files
+)
+
 type config struct {
-	DatabaseURL harness.Secret
-	BrokerURL   string
-	AgentsDir   string
-	Limits      v1alpha1.Limits
+	DatabaseURL     harness.Secret
+	BrokerURL       string
+	Source          string
+	AgentsDir       string // folder
+	AgentsNamespace string // kubernetes
+	ImagesDir       string // kubernetes: a file per image of the platform
+	Limits          v1alpha1.Limits
 }
 
 func parseConfig(getenv func(string) string) (config, error) {
@@ -18,9 +31,46 @@ func parseConfig(getenv func(string) string) (config, error) {
 	cfg := config{
 		DatabaseURL: harness.Secret(c.Required("DATABASE_URL", "the PostgreSQL connection string")),
 		BrokerURL:   c.Required("BROKER_URL", "where events are published"),
-		AgentsDir:   c.Required("AGENTS_DIR", "the folder of AiAgent YAML"),
+		Source:      c.OneOf("AGENTS_SOURCE", sourceFolder, sourceFolder, sourceKubernetes),
 	}
-	cfg.Limits = v1alpha1.DefaultLimits()
-	cfg.Limits.PhoneNumberID = c.Text("WHATSAPP_PHONE_NUMBER_ID", "")
+	if cfg.Source == sourceFolder {
+		cfg.AgentsDir = c.Required("AGENTS_DIR", "the folder of AiAgent YAML")
+	} else {
+		cfg.AgentsNamespace = c.Text("AGENTS_NAMESPACE", "tuluat-agents")
+		cfg.ImagesDir = c.Text("SANDBOX_IMAGES_DIR", "")
+	}
+	cfg.Limits = limits(c)
 	return cfg, c.Err()
+}
+
+// limits are the most an agent may ask for.
+func limits(c *function.Config) v1alpha1.Limits {
+	l := v1alpha1.DefaultLimits()
+	l.PhoneNumberID = c.Text("WHATSAPP_PHONE_NUMBER_ID", "")
+	l.CPUMillis = amount(c, "MAX_SANDBOX_CPU", l.CPUMillis, v1alpha1.Quantity.Milli)
+	l.MemoryBytes = amount(c, "MAX_SANDBOX_MEMORY", l.MemoryBytes, v1alpha1.Quantity.Bytes)
+	l.VolumeBytes = amount(c, "MAX_SANDBOX_VOLUME", l.VolumeBytes, v1alpha1.Quantity.Bytes)
+	l.TTLSeconds = int(c.Duration("MAX_SANDBOX_TTL", time.Duration(l.TTLSeconds)*time.Second) / time.Second)
+	l.TimeoutSeconds = min(l.TimeoutSeconds, l.TTLSeconds)
+	l.Sandboxes = c.Int("MAX_SANDBOXES", l.Sandboxes, 1)
+	for prefix := range strings.SplitSeq(c.Text("SANDBOX_IMAGE_PREFIXES", ""), ",") {
+		if prefix = strings.TrimSpace(prefix); prefix != "" {
+			l.Images = append(l.Images, prefix)
+		}
+	}
+	return l
+}
+
+// amount reads a quantity as Kubernetes writes it.
+func amount(c *function.Config, name string, otherwise int64, read func(v1alpha1.Quantity) (int64, error)) int64 {
+	text := c.Text(name, "")
+	if text == "" {
+		return otherwise
+	}
+	n, err := read(v1alpha1.Quantity(text))
+	if err != nil || n <= 0 {
+		c.Problem(name, fmt.Sprintf("is %q: an amount such as 500m, 4 or 8Gi is needed", text))
+		return otherwise
+	}
+	return n
 }

@@ -1,5 +1,6 @@
 // Command agent-status makes the stored agents what their YAML says: it
-// validates, writes revision snapshots and channel routes, and tells of changes.
+// validates, writes revision snapshots and channel routes, tells of changes, and
+// shows in the status of each resource how it stands.
 package main
 
 import (
@@ -30,14 +31,20 @@ func build(_ context.Context, env function.Env) (*function.Function, error) {
 		return nil, err
 	}
 	env.OnExit(publisher.Close)
+	source, resources, err := open(cfg, env)
+	if err != nil {
+		return nil, err
+	}
 	r := status.New(status.Options{
-		Source: status.Folder{Path: cfg.AgentsDir, Limits: cfg.Limits}, Store: store,
-		Publish: publisher.Publish, Log: env.Log, Metrics: env.Metrics,
+		Source: source, Resources: resources, Store: store,
+		Publish: publisher.Publish, Log: env.Log, Metrics: env.Metrics, Now: time.Now,
 	})
 	return &function.Function{Events: map[event.Type]function.EventFunc{
 		event.Ping:           r.Reconcile,
 		event.ResourceAdd:    r.Reconcile,
 		event.ResourceUpdate: r.Reconcile,
 		event.ResourceDelete: r.Reconcile,
+		event.SessionChanged: r.Changed,
+		event.SandboxChanged: r.Changed,
 	}}, nil
 }

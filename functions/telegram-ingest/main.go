@@ -35,10 +35,11 @@ func build(ctx context.Context, env function.Env) (*function.Function, error) {
 		return nil, err
 	}
 	env.OnExit(events.Close)
+	checks := channel.NewChecks(channel.ChecksOptions{Channel: harness.ChannelTelegram, Store: store, Secrets: secrets, Log: env.Log, Now: time.Now})
 	s := &side{
-		env: env, cfg: cfg, store: store, events: events, drain: ctx.Done(),
+		env: env, cfg: cfg, store: store, events: events, drain: ctx.Done(), checks: checks,
 		accounts: channel.NewAccounts(channel.AccountsOptions{
-			Channel: harness.ChannelTelegram, Store: store, Secrets: secrets, Fallback: cfg.fallback, Log: env.Log, Now: time.Now,
+			Channel: harness.ChannelTelegram, Store: store, Secrets: secrets, Fallback: cfg.fallback, Checks: checks, Log: env.Log, Now: time.Now,
 		}),
 	}
 	switch cfg.serve {

@@ -230,5 +230,5 @@ func TestContract(t *testing.T) {
 	w := newWorld(t, harness.ChannelSpec{})
 	w.start("public", nil).Hears(harness.ChannelTelegram)
 	w.start("poll", nil).Hears(harness.ChannelTelegram)
-	w.start("events", nil).Hears(harness.ChannelTelegram, event.MessageReply, event.MessageReceived, event.MediaRequested)
+	w.start("events", nil).Hears(harness.ChannelTelegram, event.MessageReply, event.MessageReceived, event.MediaRequested, event.AgentStatusChanged)
 }

@@ -19,6 +19,7 @@ type side struct {
 	store    *postgres.Store
 	events   *function.Publisher
 	accounts *channel.Accounts
+	checks   *channel.Checks
 	drain    <-chan struct{}
 }
 
@@ -58,7 +59,7 @@ func (s *side) hear() (*function.Function, error) {
 	}
 	client := s.client()
 	return &function.Function{Events: channel.Events(channel.EventsOptions{
-		Channel: harness.ChannelTelegram, Store: s.store, Accounts: s.accounts, Objects: objects, MaxMedia: s.cfg.mediaBytes,
+		Channel: harness.ChannelTelegram, Store: s.store, Accounts: s.accounts, Checks: s.checks, Objects: objects, MaxMedia: s.cfg.mediaBytes,
 		Transport: telegram.NewTransport(client, objects, s.env.Log), Presence: telegram.NewPresence(client, s.env.Log), Downloader: telegram.NewDownloader(client, s.cfg.mediaBytes),
 		Events: s.events, Owner: s.env.Owner(), Log: s.env.Log, Metrics: s.env.Metrics, Drain: s.drain,
 	})}, nil

@@ -9,8 +9,10 @@ import (
 	"time"
 
 	"tuluat.ai/harness/functions/webhook-ingest/internal/webhook"
+	"tuluat.ai/harness/shared/channel"
 	"tuluat.ai/harness/shared/event"
 	"tuluat.ai/harness/shared/function"
+	"tuluat.ai/harness/shared/harness"
 	"tuluat.ai/harness/shared/postgres"
 	"tuluat.ai/harness/shared/secret/source"
 )
@@ -31,14 +33,17 @@ func build(ctx context.Context, env function.Env) (*function.Function, error) {
 	if err != nil {
 		return nil, err
 	}
+	checks := channel.NewChecks(channel.ChecksOptions{Channel: harness.ChannelWebhook, Store: store, Secrets: secrets, Log: env.Log, Now: time.Now})
 	options := webhook.Options{
-		Store: store, Secrets: secrets, Log: env.Log, Now: time.Now, Metrics: env.Metrics, Drain: ctx.Done(),
+		Checks: checks, Store: store, Secrets: secrets, Log: env.Log, Now: time.Now, Metrics: env.Metrics, Drain: ctx.Done(),
 		StreamTime: cfg.streamTime, Owner: env.Owner(), AllowPrivate: cfg.allowPrivate,
 	}
 	if cfg.serve == serveEvents {
 		sender, closeSender := webhook.NewSender(options)
 		env.OnExit(closeSender)
-		return &function.Function{Events: map[event.Type]function.EventFunc{event.MessageReply: sender.Reply}}, nil
+		return &function.Function{Events: map[event.Type]function.EventFunc{
+			event.MessageReply: sender.Reply, event.AgentStatusChanged: checks.AgentStatusChanged,
+		}}, nil
 	}
 	publisher, err := function.NewPublisher(cfg.brokerURL, env.Log, time.Now)
 	if err != nil {

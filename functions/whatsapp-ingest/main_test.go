@@ -234,5 +234,5 @@ func TestConfigurationNamesEveryProblem(t *testing.T) {
 func TestContract(t *testing.T) {
 	w := newWorld(t)
 	w.start("public", nil).Hears(harness.ChannelWhatsApp)
-	w.start("events", nil).Hears(harness.ChannelWhatsApp, event.MessageReply, event.MessageReceived, event.MediaRequested)
+	w.start("events", nil).Hears(harness.ChannelWhatsApp, event.MessageReply, event.MessageReceived, event.MediaRequested, event.AgentStatusChanged)
 }

@@ -19,6 +19,7 @@ type side struct {
 	store    *postgres.Store
 	events   *function.Publisher
 	accounts *channel.Accounts
+	checks   *channel.Checks
 	drain    <-chan struct{}
 }
 
@@ -51,7 +52,7 @@ func (s *side) hear() (*function.Function, error) {
 	})
 	s.env.OnExit(graph.Close)
 	return &function.Function{Events: channel.Events(channel.EventsOptions{
-		Channel: harness.ChannelWhatsApp, Store: s.store, Accounts: s.accounts, Objects: objects, MaxMedia: s.cfg.mediaBytes,
+		Channel: harness.ChannelWhatsApp, Store: s.store, Accounts: s.accounts, Checks: s.checks, Objects: objects, MaxMedia: s.cfg.mediaBytes,
 		Transport: graph, Presence: graph, Downloader: graph,
 		Events: s.events, Owner: s.env.Owner(), Log: s.env.Log, Metrics: s.env.Metrics, Drain: s.drain,
 	})}, nil

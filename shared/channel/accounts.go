@@ -20,6 +20,7 @@ type AccountsOptions struct {
 	Store    RouteStore
 	Secrets  secret.Source
 	Fallback map[Role][]harness.Secret // for accounts that name no secret of their own
+	Checks   *Checks                   // told when a secret is missing, or there again; nil: nobody is
 	Log      *slog.Logger
 	Now      func() time.Time
 }
@@ -127,6 +128,9 @@ func (a *Accounts) Of(ctx context.Context, name string, agent harness.AgentName,
 			return nil, err
 		}
 		account.Keys[role] = values
+		if a.Checks != nil {
+			a.Checks.Noticed(ctx, agent, ref, len(values) > 0)
+		}
 	}
 	return account, nil
 }

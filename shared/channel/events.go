@@ -17,6 +17,7 @@ type EventsOptions struct {
 	Channel    harness.Channel
 	Store      *postgres.Store
 	Accounts   AccountSource
+	Checks     *Checks
 	Transport  Transport
 	Presence   Presence
 	Downloader Downloader
@@ -34,7 +35,8 @@ type EventsOptions struct {
 const mediaLease = 30 * time.Second
 
 // Events returns what the events side of a channel hears: replies to send,
-// messages whose senders are shown a sign, files to fetch.
+// messages whose senders are shown a sign, files to fetch, agents whose Secrets are
+// to be checked.
 func Events(o EventsOptions) map[event.Type]function.EventFunc {
 	sender := NewSender(SenderOptions{
 		Channel: o.Channel, Store: o.Store, Accounts: o.Accounts, Transport: o.Transport, Owner: o.Owner, Log: o.Log, Metrics: o.Metrics, Drain: o.Drain,
@@ -46,5 +48,6 @@ func Events(o EventsOptions) map[event.Type]function.EventFunc {
 	})
 	return map[event.Type]function.EventFunc{
 		event.MessageReply: sender.Reply, event.MessageReceived: acks.Received, event.MediaRequested: media.Requested,
+		event.AgentStatusChanged: o.Checks.AgentStatusChanged,
 	}
 }

@@ -38,9 +38,9 @@ const (
 // Payload and is not read: they only say "look now".
 const (
 	Ping           Type = "dev.knative.sources.ping"
-	ResourceAdd    Type = "dev.knative.apiserver.resource.add"
-	ResourceUpdate Type = "dev.knative.apiserver.resource.update"
-	ResourceDelete Type = "dev.knative.apiserver.resource.delete"
+	ResourceAdd    Type = "dev.knative.apiserver.ref.add"
+	ResourceUpdate Type = "dev.knative.apiserver.ref.update"
+	ResourceDelete Type = "dev.knative.apiserver.ref.delete"
 )
 
 // Ours reports whether t is one of this product's own types.

@@ -21,6 +21,11 @@ type AgentText struct {
 	Source string         // what defines it: a file of the folder
 	Agent  *harness.Agent // nil: its text was refused
 	Reason string         // why, for its author
+
+	// Channels are those of a refused text that are valid themselves: while the
+	// agent has no revision, whoever writes to it there is told why.
+	Channels   []harness.ChannelSpec
+	Generation int64 // of the resource; 0: the source is none
 }
 
 // BrokenSource is a source that could not be read, or not to its end: agents it
@@ -115,10 +120,10 @@ func readAgents(ctx context.Context, tx pgx.Tx) (map[harness.AgentName]agentRow,
 	b := &pgx.Batch{}
 	b.Queue(`SELECT pg_advisory_xact_lock($1)`, agentLock)
 	b.Queue(`SELECT clock_timestamp()`).QueryRow(func(row pgx.Row) error { return row.Scan(&at) })
-	b.Queue(`SELECT a.agent_name, a.revision, a.phase, a.reason, a.digest, a.source, a.created_at, r.spec
+	b.Queue(`SELECT a.agent_name, a.revision, a.phase, a.reason, a.digest, a.source, a.generation, a.sandbox_digest, a.created_at, r.spec
 		FROM agents a LEFT JOIN agent_revisions r ON r.agent_name = a.agent_name AND r.revision = a.revision`).Query(func(rows pgx.Rows) error {
 		var a agentRow
-		_, err := pgx.ForEachRow(rows, []any{&a.Name, &a.Revision, &a.Phase, &a.Reason, &a.digest, &a.source, &a.createdAt, &a.spec}, func() error {
+		_, err := pgx.ForEachRow(rows, []any{&a.Name, &a.Revision, &a.Phase, &a.Reason, &a.digest, &a.source, &a.generation, &a.sandboxDigest, &a.createdAt, &a.spec}, func() error {
 			agents[a.Name] = a
 			a = agentRow{}
 			return nil
@@ -130,6 +135,10 @@ func readAgents(ctx context.Context, tx pgx.Tx) (map[harness.AgentName]agentRow,
 		var r route
 		_, err := pgx.ForEachRow(rows, []any{&k.channel, &k.account, &r.agent, &r.spec}, func() error {
 			routes[k] = r
+			if holder, known := agents[r.agent]; known && holder.spec == nil {
+				holder.channels = append(holder.channels, r.spec)
+				agents[r.agent] = holder
+			}
 			r = route{}
 			return nil
 		})
@@ -147,13 +156,15 @@ type agentWriter struct {
 }
 
 func (w *agentWriter) agent(before, after agentRow) {
-	if before.AgentStatus == after.AgentStatus && before.source == after.source && before.digest == after.digest {
+	if before.AgentStatus == after.AgentStatus && before.source == after.source && before.digest == after.digest &&
+		before.generation == after.generation && before.sandboxDigest == after.sandboxDigest {
 		return
 	}
-	w.Queue(`INSERT INTO agents (agent_name, revision, phase, reason, digest, source) VALUES ($1, $2, $3, $4, $5, $6)
+	w.Queue(`INSERT INTO agents (agent_name, revision, phase, reason, digest, source, generation, sandbox_digest) VALUES ($1, $2, $3, $4, $5, $6, $8, $9)
 		ON CONFLICT (agent_name) DO UPDATE SET revision = EXCLUDED.revision, phase = EXCLUDED.phase, reason = EXCLUDED.reason,
-			digest = EXCLUDED.digest, source = EXCLUDED.source, updated_at = now(), created_at = CASE WHEN $7 THEN now() ELSE agents.created_at END`,
-		after.Name, after.Revision, after.Phase, after.Reason, after.digest, after.source, after.fresh)
+			digest = EXCLUDED.digest, source = EXCLUDED.source, generation = EXCLUDED.generation, sandbox_digest = EXCLUDED.sandbox_digest,
+			updated_at = now(), created_at = CASE WHEN $7 THEN now() ELSE agents.created_at END`,
+		after.Name, after.Revision, after.Phase, after.Reason, after.digest, after.source, after.fresh, after.generation, after.sandboxDigest)
 	if after.Revision != before.Revision {
 		w.Queue(`INSERT INTO agent_revisions (agent_name, revision, spec) VALUES ($1, $2, $3)`, after.Name, after.Revision, after.spec)
 	}

@@ -18,9 +18,25 @@ import (
 type agentRow struct {
 	AgentStatus
 	digest, source string
+	generation     int64  // of the resource; 0: there is none
+	sandboxDigest  string // of the sandbox of spec
 	createdAt      time.Time
-	spec           *harness.Agent // of the revision in use; nil: none
-	fresh          bool           // comes into being, or comes back, now
+	spec           *harness.Agent        // of the revision in use; nil: none
+	channels       []harness.ChannelSpec // without a spec: where the refused text is answered
+	fresh          bool                  // comes into being, or comes back, now
+}
+
+// reach is every way to the agent.
+func (r agentRow) reach() []harness.ChannelSpec {
+	switch {
+	case r.Phase == harness.AgentDeleted:
+		return nil
+	case r.spec == nil:
+		return r.channels
+	case !r.spec.Harness.CanChat():
+		return nil
+	}
+	return r.spec.Harness.Channels
 }
 
 type routeKey struct {
@@ -78,7 +94,7 @@ func places(texts []AgentText) string {
 
 // put is the row of an agent that its source defines.
 func put(row agentRow, known bool, text AgentText) agentRow {
-	row.Name, row.source, row.Reason = text.Name, text.Source, ""
+	row.Name, row.source, row.Reason, row.generation, row.channels = text.Name, text.Source, "", text.Generation, text.Channels
 	row.fresh = !known || row.Phase == harness.AgentDeleted
 	if text.Agent == nil {
 		row.Phase, row.Reason = harness.AgentInvalid, text.Reason
@@ -88,6 +104,7 @@ func put(row agentRow, known bool, text AgentText) agentRow {
 	if digest := agentDigest(text.Agent); row.Revision == 0 || row.digest != digest {
 		row.Revision, row.digest, row.spec = row.Revision+1, digest, text.Agent
 	}
+	row.sandboxDigest = text.Agent.Harness.Sandbox.Digest()
 	return row
 }
 
@@ -130,12 +147,8 @@ func assignRoutes(agents map[harness.AgentName]agentRow) map[routeKey]route {
 	})
 	routes := map[routeKey]route{}
 	for _, row := range order {
-		if row.Phase == harness.AgentDeleted || row.spec == nil || !row.spec.Harness.CanChat() {
-			agents[row.Name] = withoutConflict(row)
-			continue
-		}
 		row = withoutConflict(row)
-		for _, channel := range row.spec.Harness.Channels {
+		for _, channel := range row.reach() {
 			key := routeKey{channel.Type, channel.Account}
 			if holder, taken := routes[key]; taken && holder.agent != row.Name {
 				row.Reason = joinReason(row.Reason, fmt.Sprintf("%s%s %s belongs to the older agent %s: name another account here, or remove that channel there", conflictMark, channel.Type, channel.Account, holder.agent))
@@ -149,6 +162,19 @@ func assignRoutes(agents map[harness.AgentName]agentRow) map[routeKey]route {
 }
 
 const conflictMark = "RouteConflict: "
+
+// Conflicts parts the reason of an agent: the channel accounts that are
+// another's, and everything else.
+func (a AgentStatus) Conflicts() (conflicts, others string) {
+	for line := range strings.SplitSeq(a.Reason, "\n") {
+		if conflict, ok := strings.CutPrefix(line, conflictMark); ok {
+			conflicts = joinReason(conflicts, conflict)
+		} else {
+			others = joinReason(others, line)
+		}
+	}
+	return conflicts, others
+}
 
 // withoutConflict drops an earlier pass's conflicts from the reason of an agent
 // whose text was not read anew.

@@ -52,6 +52,7 @@ type ExecutionOutcome struct {
 	StdoutTail, StderrTail   []byte
 	Output                   []OutputPiece // not stored yet
 	EndSandbox               string        // why its sandbox takes no more commands; empty: it does
+	Unusable                 string        // why its sandbox can start no command, in words; empty: it can
 }
 
 const executionRequestedID = "execution.requested:"
@@ -183,7 +184,7 @@ WITH ended AS (
            stdout_tail = $7, stderr_tail = $8, ended_at = now(), due_at = NULL, lease_owner = NULL, lease_until = NULL
     WHERE execution_id = $1 AND ended_at IS NULL RETURNING *
 ), place AS (
-    UPDATE sandboxes s SET last_activity_at = now(), state = CASE WHEN $9 <> '' THEN 'TERMINATING' ELSE s.state END,
+    UPDATE sandboxes s SET last_activity_at = now(), message = $11, state = CASE WHEN $9 <> '' THEN 'TERMINATING' ELSE s.state END,
            reason = CASE WHEN $9 <> '' THEN $9 ELSE s.reason END, updated_at = CASE WHEN $9 <> '' THEN now() ELSE s.updated_at END
     FROM ended e WHERE s.sandbox_id = e.sandbox_id AND s.state IN ('CREATING', 'READY')
 ), logged AS (
@@ -214,7 +215,7 @@ func (s *Store) FinishExecution(ctx context.Context, c *ExecutionClaim, o Execut
 	b.Queue(`SELECT fence_execution($1, $2)`, c.ID, c.Token)
 	storeOutput(b, c.ID, o.Output)
 	b.Queue(finishSQL, c.ID, o.State, harness.CleanText(o.Reason), o.ExitCode, o.StdoutBytes, o.StderrBytes, orNone(o.StdoutTail), orNone(o.StderrTail),
-		o.EndSandbox, event.ExecutionFinished).Query(func(rows pgx.Rows) error {
+		o.EndSandbox, event.ExecutionFinished, cleanMessage(o.Unusable)).Query(func(rows pgx.Rows) error {
 		var logs int
 		var session, traceparent *string
 		_, err := pgx.ForEachRow(rows, []any{&logs, &session, &traceparent}, func() error {

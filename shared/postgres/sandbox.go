@@ -223,13 +223,21 @@ func wake(b *pgx.Batch, agent harness.AgentName, events *[]event.Event) {
 }
 
 // EndSandbox says that the sandbox is to be ended for reason: it takes no more
-// commands and counts against the cap until SandboxGone.
-func (s *Store) EndSandbox(ctx context.Context, id harness.SandboxID, agent harness.AgentName, reason string) error {
+// commands and counts against the cap until SandboxGone. message says in words
+// why it could not be used; empty when it could.
+func (s *Store) EndSandbox(ctx context.Context, id harness.SandboxID, agent harness.AgentName, reason, message string) error {
 	b := &pgx.Batch{}
 	b.Queue(lockAgentSQL, agent)
-	b.Queue(`UPDATE sandboxes SET state = 'TERMINATING', reason = $3, updated_at = now()
-		WHERE sandbox_id = $1 AND agent_name = $2 AND state IN ('CREATING', 'READY')`, id, agent, reason)
+	b.Queue(`UPDATE sandboxes SET state = 'TERMINATING', reason = $3, message = CASE WHEN $4 = '' THEN message ELSE $4 END, updated_at = now()
+		WHERE sandbox_id = $1 AND agent_name = $2 AND state IN ('CREATING', 'READY')`, id, agent, reason, cleanMessage(message))
 	return s.batch(ctx, b, nil)
+}
+
+// maxMessage bounds what is kept of a sandbox's message, in bytes.
+const maxMessage = 1 << 10
+
+func cleanMessage(message string) string {
+	return harness.CleanText(message[:min(len(message), maxMessage)])
 }
 
 // SandboxGone says that the sandbox is proved absent, and returns the wakes of

@@ -139,7 +139,7 @@ func TestASandboxThatEndsWhileItStarts(t *testing.T) {
 	c := claimExecution(t, s, ids[0])
 	sb := acquire(t, s, c, postgres.PlaceCreate)
 	acquire(t, s, claimExecution(t, s, ids[1]), postgres.PlaceWait)
-	if err := s.EndSandbox(ctx, sb.ID, "coder", "START_FAILED"); err != nil {
+	if err := s.EndSandbox(ctx, sb.ID, "coder", "START_FAILED", "it did not come up"); err != nil {
 		t.Fatal(err)
 	}
 	if began, err := s.BeginExecution(ctx, c, sb.ID, "uid"); err != nil || began {

@@ -21,6 +21,7 @@ type Claim struct {
 	Attempts    int // claims since the last commit, this one included: a budget reserved before it is spent
 	Phase       harness.AgentPhase
 	Agent       *harness.Agent // nil: the agent never had a valid revision
+	Refused     string         // without a revision: why, for its author
 	Used        Used
 	TraceParent string
 
@@ -99,7 +100,7 @@ WITH claimed AS (
 ), heard AS (
     DELETE FROM outbox USING claimed WHERE outbox.subject = claimed.session_id
 )
-SELECT c.session_id, c.agent_name, c.channel, c.account, c.chat, c.state, c.lease_token, c.attempts, a.phase, r.spec,
+SELECT c.session_id, c.agent_name, c.channel, c.account, c.chat, c.state, c.lease_token, c.attempts, a.phase, r.spec, CASE WHEN r.spec IS NULL THEN a.reason ELSE '' END,
        c.turn_steps, c.turn_tool_calls, c.turn_executions, c.turn_tokens,
        COALESCE(extract(epoch FROM now() - c.turn_started_at), 0)::float8, c.traceparent
 FROM claimed c JOIN agents a USING (agent_name)
@@ -182,7 +183,7 @@ func (c *Claim) readSession(results pgx.BatchResults) error {
 	}
 	found, err := pgx.CollectRows(rows, func(row pgx.CollectableRow) (struct{}, error) {
 		var seconds float64
-		err := row.Scan(&c.ID, &c.Session.Agent, &c.Channel, &c.Account, &c.Chat, &c.State, &c.Token, &c.Attempts, &c.Phase, &c.Agent,
+		err := row.Scan(&c.ID, &c.Session.Agent, &c.Channel, &c.Account, &c.Chat, &c.State, &c.Token, &c.Attempts, &c.Phase, &c.Agent, &c.Refused,
 			&c.Used.Steps, &c.Used.ToolCalls, &c.Used.Executions, &c.Used.Tokens, &seconds, &c.TraceParent)
 		c.Used.Elapsed = time.Duration(seconds * float64(time.Second))
 		return struct{}{}, err

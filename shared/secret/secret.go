@@ -16,6 +16,10 @@ type Source interface {
 	// several while it is rotated, none if the key is not there or the agent may
 	// not have it. harness.Unavailable: the source does not answer.
 	Values(ctx context.Context, agent harness.AgentName, ref harness.SecretRef) ([]harness.Secret, error)
+	// Check says whether Values has something for the agent, and if not what is to
+	// be mended, as it is now: nothing that was remembered. harness.Unavailable:
+	// the source does not answer, and nothing is known.
+	Check(ctx context.Context, agent harness.AgentName, ref harness.SecretRef) (harness.SecretCheck, error)
 }
 
 // Split reads the text of a secret: while it is rotated it holds the new and the
@@ -38,4 +42,13 @@ type Environment func(name string) string
 // Values implements Source.
 func (e Environment) Values(_ context.Context, _ harness.AgentName, ref harness.SecretRef) ([]harness.Secret, error) {
 	return Split(e(ref.Variable())), nil
+}
+
+// Check implements Source.
+func (e Environment) Check(_ context.Context, agent harness.AgentName, ref harness.SecretRef) (harness.SecretCheck, error) {
+	c := harness.SecretCheck{Agent: agent, Ref: ref, State: harness.SecretAvailable}
+	if len(Split(e(ref.Variable()))) == 0 {
+		c.State, c.Reason = harness.SecretNotFound, "the environment variable "+ref.Variable()+" is not set: set it for the function that serves the channel"
+	}
+	return c, nil
 }

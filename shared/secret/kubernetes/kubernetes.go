@@ -38,6 +38,7 @@ const (
 const (
 	fresh    = 30 * time.Second // a value that changed is seen within this
 	stale    = 10 * time.Minute // kept while the API server does not answer
+	checked  = 2 * time.Second  // one request serves the checks of many refs
 	listTime = 5 * time.Second
 	maxList  = 32 << 20 // bytes of one answer
 )
@@ -49,6 +50,7 @@ const mounted = "/var/run/secrets/kubernetes.io/serviceaccount"
 // them in memory for half a minute.
 type Source struct {
 	url     string
+	space   string // the namespace
 	folder  string // of token and ca.crt; read at every request, as both are rotated
 	now     func() time.Time
 	mu      sync.Mutex
@@ -78,12 +80,12 @@ func InCluster(namespace string, getenv func(string) string, now func() time.Tim
 // New is a Source for the API server at base, with the credentials of folder.
 func New(base, folder, namespace string, now func() time.Time) *Source {
 	query := url.Values{"labelSelector": {Label}}
-	return &Source{url: base + "/api/v1/namespaces/" + url.PathEscape(namespace) + "/secrets?" + query.Encode(), folder: folder, now: now}
+	return &Source{url: base + "/api/v1/namespaces/" + url.PathEscape(namespace) + "/secrets?" + query.Encode(), space: namespace, folder: folder, now: now}
 }
 
 // Values implements secret.Source.
 func (s *Source) Values(ctx context.Context, agent harness.AgentName, ref harness.SecretRef) ([]harness.Secret, error) {
-	secrets, err := s.list(ctx)
+	secrets, err := s.list(ctx, fresh, stale)
 	if err != nil {
 		return nil, err
 	}
@@ -94,20 +96,42 @@ func (s *Source) Values(ctx context.Context, agent harness.AgentName, ref harnes
 	return secret.Split(string(found.Data[ref.Key])), nil
 }
 
-// list returns the Secrets, at most fresh old, or while the API server does not
-// answer at most stale old. Callers wait for one another: one request serves all.
-func (s *Source) list(ctx context.Context) (map[string]object, error) {
+// Check implements secret.Source. Whether a Secret without the label exists is
+// not known here, as only those with it are read.
+func (s *Source) Check(ctx context.Context, agent harness.AgentName, ref harness.SecretRef) (harness.SecretCheck, error) {
+	c := harness.SecretCheck{Agent: agent, Ref: ref, State: harness.SecretAvailable}
+	secrets, err := s.list(ctx, checked, checked)
+	if err != nil {
+		return c, err
+	}
+	found, ok := secrets[ref.Name]
+	access := found.Metadata.Labels[Label]
+	label := fmt.Sprintf("%s=%s", Label, agent)
+	switch {
+	case !ok:
+		c.State, c.Reason = harness.SecretNotFound, fmt.Sprintf("no Secret %s with the label %s is in %s: create it with key %s, or label it", ref.Name, label, s.space, ref.Key)
+	case access != string(agent) && access != Any:
+		c.State, c.Reason = harness.SecretDenied, fmt.Sprintf("the Secret %s in %s is labelled for another agent: label one %s, or name another", ref.Name, s.space, label)
+	case len(secret.Split(string(found.Data[ref.Key]))) == 0:
+		c.State, c.Reason = harness.SecretEmpty, fmt.Sprintf("the Secret %s in %s has no key %s with a value: add it", ref.Name, s.space, ref.Key)
+	}
+	return c, nil
+}
+
+// list returns the Secrets, at most young old, or while the API server does not
+// answer at most old. Callers wait for one another: one request serves all.
+func (s *Source) list(ctx context.Context, young, old time.Duration) (map[string]object, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	age := s.now().Sub(s.read)
-	if s.secrets != nil && age < fresh {
+	if s.secrets != nil && age < young {
 		return s.secrets, nil
 	}
 	ctx, cancel := context.WithTimeoutCause(context.WithoutCancel(ctx), listTime, fmt.Errorf("secrets deadline of %s", listTime))
 	defer cancel()
 	items, err := s.get(ctx)
 	if err != nil {
-		if s.secrets != nil && age < stale {
+		if s.secrets != nil && age < old {
 			return s.secrets, nil
 		}
 		return nil, err

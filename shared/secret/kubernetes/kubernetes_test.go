@@ -76,6 +76,26 @@ func TestOnlyWhatIsLabelledForTheAgent(t *testing.T) {
 	if asked != 1 {
 		t.Errorf("asked %d times", asked)
 	}
+	for _, c := range []struct {
+		name, key string
+		want      harness.SecretState
+		reason    string
+	}{
+		{"mine", "key", harness.SecretAvailable, ""},
+		{"anybodys", "key", harness.SecretAvailable, ""},
+		{"others", "key", harness.SecretDenied, "the Secret others in agents is labelled for another agent: label one tuluat.ai/agent-access=coder, or name another"},
+		{"mine", "other", harness.SecretEmpty, "the Secret mine in agents has no key other with a value: add it"},
+		{"missing", "key", harness.SecretNotFound, "no Secret missing with the label tuluat.ai/agent-access=coder is in agents: create it with key key, or label it"},
+	} {
+		got, err := source.Check(t.Context(), "coder", harness.SecretRef{Name: c.name, Key: c.key})
+		if err != nil || got.State != c.want || got.Reason != c.reason {
+			t.Errorf("%s/%s: %+v, %v", c.name, c.key, got, err)
+		}
+	}
+	now = now.Add(3 * time.Second)
+	if _, err := source.Check(t.Context(), "coder", harness.SecretRef{Name: "mine", Key: "key"}); err != nil || asked != 2 {
+		t.Errorf("a check three seconds later: %v, asked %d times", err, asked)
+	}
 	items[0], now = item("mine", "coder", "newest"), now.Add(31*time.Second)
 	if got := values("mine", "key"); len(got) != 1 || got[0].Reveal() != "newest" {
 		t.Errorf("after a rotation: %d values", len(got))

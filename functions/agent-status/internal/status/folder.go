@@ -2,6 +2,7 @@ package status
 
 import (
 	"bytes"
+	"context"
 	"fmt"
 	"io"
 	"os"
@@ -24,15 +25,16 @@ type Folder struct {
 
 // Found is what a source says now.
 type Found struct {
-	Texts    []postgres.AgentText
-	Broken   []postgres.BrokenSource
-	Warnings []string // for the log: what no agent's status can show
+	Texts     []postgres.AgentText
+	Broken    []postgres.BrokenSource
+	Resources []Resource // of a cluster: whose status is to be written
+	Warnings  []string   // for the log: what no agent's status can show
 }
 
 // Read returns what the folder says. A wrong document spoils only its own agent
 // and a wrong file only the agents it defines. An error says that the folder
 // itself cannot be read: then nothing is known, which is not "no agents".
-func (f Folder) Read() (Found, error) {
+func (f Folder) Read(context.Context) (Found, error) {
 	entries, err := os.ReadDir(f.Path)
 	if err != nil {
 		return Found{}, harness.Wrap(harness.Unavailable, err, "the folder of agents cannot be read")
@@ -74,19 +76,34 @@ func (f *Found) document(file string, d v1alpha1.Document, limits v1alpha1.Limit
 		f.broken(file, file+": "+problems.Error(), file+": "+problems.Error())
 		return
 	}
-	text := postgres.AgentText{Name: harness.AgentName(d.Agent.Metadata.Name), Source: file}
-	if len(problems) > 0 {
-		text.Reason = file + ": " + problems.Error()
-	} else {
-		agent := d.Agent.Agent()
-		for i, c := range agent.Harness.Channels {
-			if c.Type == harness.ChannelWhatsApp && c.Account == "" {
-				agent.Harness.Channels[i].Account = limits.PhoneNumberID
-			}
+	f.Texts = append(f.Texts, Text(d, problems, file, file+": ", limits))
+}
+
+// Text is what a document that names its agent says of it. prefix goes before
+// what is wrong with it.
+func Text(d v1alpha1.Document, problems v1alpha1.Problems, source, prefix string, limits v1alpha1.Limits) postgres.AgentText {
+	agent := d.Agent.Agent()
+	for i, c := range agent.Harness.Channels {
+		if c.Type == harness.ChannelWhatsApp && c.Account == "" {
+			agent.Harness.Channels[i].Account = limits.PhoneNumberID
 		}
-		text.Agent = &agent
 	}
-	f.Texts = append(f.Texts, text)
+	text := postgres.AgentText{Name: agent.Name, Source: source}
+	if len(problems) == 0 {
+		text.Agent = &agent
+		return text
+	}
+	text.Reason = prefix + problems.Error()
+	if agent.Harness.CanChat() && !slices.ContainsFunc(problems, reaches) {
+		text.Channels = agent.Harness.Channels
+	}
+	return text
+}
+
+// reaches reports whether p leaves it open how an agent is reached, or by whom.
+func reaches(p v1alpha1.Problem) bool {
+	return strings.HasPrefix(p.Path, "spec.harness.channels") || strings.HasPrefix(p.Path, "metadata") ||
+		slices.Contains([]string{"spec", "spec.harness", "spec.harness.enabled", "spec.harness.type"}, p.Path)
 }
 
 // unnamed reports whether p leaves a document without an agent it is about.

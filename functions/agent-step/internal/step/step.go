@@ -12,6 +12,7 @@ import (
 	"context"
 	"crypto/rand"
 	"errors"
+	"fmt"
 	"log/slog"
 	mathrand "math/rand/v2"
 	"strings"
@@ -154,8 +155,20 @@ func (s *Stepper) commit(ctx context.Context, c postgres.StepCommit) error {
 	if err != nil {
 		return err
 	}
-	s.Publish(ctx, events...)
+	s.Publish(ctx, append(events, changed(c)...)...)
 	return nil
+}
+
+// changed says that a turn began or ended, or waits for a human. It has no
+// outbox row: it freshens a status, which the sweep does anyway.
+func changed(c postgres.StepCommit) []event.Event {
+	if !c.Start && len(c.Reply) == 0 && (c.State == harness.SessionAwaitingApproval) == (c.Claim.State == harness.SessionAwaitingApproval) {
+		return nil
+	}
+	return []event.Event{{
+		ID: fmt.Sprintf("session.changed:%s:%d", c.Claim.ID, c.Claim.Token), Type: event.SessionChanged, Session: c.Claim.ID,
+		Agent: c.Claim.Session.Agent, TraceParent: c.Claim.TraceParent, Payload: event.Payload{Session: c.Claim.ID},
+	}}
 }
 
 // resumeBatch is how many sessions one status event wakes; the sweep wakes more.

@@ -41,6 +41,8 @@ type Store interface {
 	SandboxGone(ctx context.Context, id harness.SandboxID, agent harness.AgentName, reason string) ([]event.Event, error)
 	EndOrphans(ctx context.Context, lease postgres.Lease, limit int) ([]event.Event, error)
 
+	StatusDirty(ctx context.Context, every time.Duration, limit int) ([]harness.AgentName, error)
+
 	CompleteIdle(ctx context.Context, limit int) (int, error)
 	CreateLogPartitions(ctx context.Context, days int) (int, error)
 	DeleteOldInbox(ctx context.Context, keep time.Duration, limit int) (int, error)
@@ -138,6 +140,7 @@ func (r *Reaper) items() []item {
 		item{"leaks", r.findLeaks},
 		item{"orphans", r.endOrphans},
 		item{"conversations", r.completeIdle},
+		item{"agent_status", r.freshenStatuses},
 		item{"log_partitions", r.createPartitions},
 		item{"old_inbox", r.deleteInbox},
 		item{"old_notices", r.deleteNotices},

@@ -3,6 +3,7 @@ package reap
 import (
 	"context"
 	"errors"
+	"fmt"
 
 	"tuluat.ai/harness/shared/event"
 	"tuluat.ai/harness/shared/postgres"
@@ -52,6 +53,23 @@ func (r *Reaper) wakeMedia(ctx context.Context, b *box) error {
 		}
 		return first(events), err
 	})
+}
+
+// freshenStatuses wakes whoever writes the statuses of agents, once, if one is
+// behind: it finds all of them in the rows.
+func (r *Reaper) freshenStatuses(ctx context.Context, b *box) error {
+	behind, err := r.Store.StatusDirty(ctx, postgres.StatusEvery, r.Batch)
+	if err != nil || len(behind) == 0 {
+		return err
+	}
+	b.count(len(behind), 0)
+	err = r.send(ctx, postgres.Unheard{Attempts: deaf, Event: event.Event{
+		ID: fmt.Sprintf("session.changed:sweep:%d", r.Now().UnixMicro()), Type: event.SessionChanged,
+	}})
+	if err == nil {
+		b.count(0, len(behind))
+	}
+	return err
 }
 
 func first(events []event.Event) []postgres.Unheard {

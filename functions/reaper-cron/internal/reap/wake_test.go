@@ -2,6 +2,7 @@ package reap_test
 
 import (
 	"context"
+	"strings"
 	"testing"
 	"time"
 
@@ -9,6 +10,7 @@ import (
 
 	"tuluat.ai/harness/functions/reaper-cron/internal/reap"
 	"tuluat.ai/harness/shared/event"
+	"tuluat.ai/harness/shared/harness"
 	"tuluat.ai/harness/shared/postgres"
 )
 
@@ -213,4 +215,42 @@ type thief struct {
 func (s *thief) CompleteIdle(ctx context.Context, limit int) (int, error) {
 	s.w.sql(`UPDATE sweeps SET lease_owner = 'thief', lease_token = lease_token + 1, lease_until = now() + interval '1 hour'`)
 	return s.Store.CompleteIdle(ctx, limit)
+}
+
+// One wake for all statuses that are behind, and none while none is.
+func TestStatusesThatAreBehindAreFreshenedByOneWake(t *testing.T) {
+	w := newWorld(t)
+	var texts []postgres.AgentText
+	for _, name := range []harness.AgentName{"coder", "other", "third"} {
+		texts = append(texts, postgres.AgentText{Name: name, Source: "test", Generation: 1, Agent: &harness.Agent{Name: name}})
+	}
+	if _, _, err := w.store.PutAgents(context.Background(), texts, nil); err != nil {
+		t.Fatal(err)
+	}
+	standings, err := w.store.Standings(context.Background())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := w.store.StatusIs(context.Background(), standings); err != nil {
+		t.Fatal(err)
+	}
+	if got := w.pass()["agent_status"]; got != (postgres.Finding{}) || len(w.broker.heard()) > 0 {
+		t.Fatalf("nothing is behind: %+v", got)
+	}
+	sink := listen(t)
+	w.options.Direct = map[reap.Sink]string{{Type: event.SessionChanged}: sink.URL}
+	w.session("ses_1", `updated_at = now()`)
+	w.sql(`INSERT INTO sessions (session_id, agent_name, channel, account, chat, state) VALUES ('ses_2', 'other', 'WEBHOOK', 'o', 'c', 'RUNNING')`)
+	if got := w.pass()["agent_status"]; got != (postgres.Finding{Found: 2, Done: 2}) {
+		t.Errorf("two are behind: %+v", got)
+	}
+	if heard := sink.heard(); len(heard) != 1 || !strings.HasPrefix(heard[0], "session.changed:sweep:") || len(w.broker.heard()) > 0 {
+		t.Errorf("woken: %v", heard)
+	}
+	if _, err := w.store.ClaimStatus(context.Background(), "coder", postgres.StatusEvery); err != nil {
+		t.Fatal(err)
+	}
+	if got := w.pass()["agent_status"]; got.Found != 1 {
+		t.Errorf("one that somebody writes just now is left to them: %+v", got)
+	}
 }

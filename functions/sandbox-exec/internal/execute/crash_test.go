@@ -92,8 +92,8 @@ func (m mortalStore) FinishExecution(ctx context.Context, c *postgres.ExecutionC
 	return events, errors.Join(m.do("finish", func() { events, err = m.Store.FinishExecution(ctx, c, o) }), err)
 }
 
-func (m mortalStore) EndSandbox(ctx context.Context, id harness.SandboxID, agent harness.AgentName, reason string) (err error) {
-	return errors.Join(m.do("end", func() { err = m.Store.EndSandbox(ctx, id, agent, reason) }), err)
+func (m mortalStore) EndSandbox(ctx context.Context, id harness.SandboxID, agent harness.AgentName, reason, message string) (err error) {
+	return errors.Join(m.do("end", func() { err = m.Store.EndSandbox(ctx, id, agent, reason, message) }), err)
 }
 
 func (m mortalStore) SandboxGone(ctx context.Context, id harness.SandboxID, agent harness.AgentName, reason string) (events []event.Event, err error) {

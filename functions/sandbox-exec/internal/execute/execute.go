@@ -22,6 +22,7 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
+	"sync"
 	"time"
 
 	"tuluat.ai/harness/shared/event"
@@ -40,7 +41,7 @@ type Store interface {
 	ReleaseExecution(ctx context.Context, c *postgres.ExecutionClaim, after time.Duration, progress bool, output []postgres.OutputPiece) ([]event.Event, error)
 	FinishExecution(ctx context.Context, c *postgres.ExecutionClaim, o postgres.ExecutionOutcome) ([]event.Event, error)
 	WakeExecutions(ctx context.Context, agent harness.AgentName) ([]event.Event, error)
-	EndSandbox(ctx context.Context, id harness.SandboxID, agent harness.AgentName, reason string) error
+	EndSandbox(ctx context.Context, id harness.SandboxID, agent harness.AgentName, reason, message string) error
 	SandboxGone(ctx context.Context, id harness.SandboxID, agent harness.AgentName, reason string) ([]event.Event, error)
 
 	AwaitMedia(ctx context.Context, c *postgres.ExecutionClaim, wait postgres.MediaWait) (bool, []event.Event, error)
@@ -120,10 +121,16 @@ func (x *Executor) work(ctx context.Context, claim *postgres.ExecutionClaim) err
 		return err
 	}
 	in := &delivery{why: map[harness.AttachmentID]string{}}
-	sb, err := x.place(ctx, claim, in)
+	sb, made, err := x.place(ctx, claim, in)
 	if err != nil || sb == nil {
 		return err
 	}
+	var telling sync.WaitGroup // the command does not wait for it
+	if made {
+		ready := changed(*claim.Sandbox, harness.SandboxReady)
+		telling.Go(func() { x.Publish(ctx, ready) })
+	}
+	defer telling.Wait()
 	return x.run(ctx, claim, *sb, in)
 }
 
@@ -155,7 +162,7 @@ func (x *Executor) finish(ctx context.Context, claim *postgres.ExecutionClaim, o
 	if o.EndSandbox == "" || claim.Sandbox == nil || claim.Sandbox.State == harness.SandboxGone {
 		return nil
 	}
-	if err := x.end(ctx, *claim.Sandbox, o.EndSandbox); err != nil {
+	if err := x.end(ctx, *claim.Sandbox, o.EndSandbox, ""); err != nil {
 		x.Log.Warn("sandbox not removed; the sweep does it", "sandbox", string(claim.Sandbox.ID), "err", err)
 	}
 	return nil

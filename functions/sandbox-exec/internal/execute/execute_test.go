@@ -19,7 +19,7 @@ func TestCommands(t *testing.T) {
 	w := newWorld(t)
 	first := w.ask("ses_a", "echo hello; echo trouble >&2; echo kept > file; echo ran >> /evidence/first")
 	events := w.deliverTwice(first)
-	if len(events) != 1 || events[0].Type != event.ExecutionFinished || events[0].Payload.Session != "ses_a" {
+	if len(events) != 2 || events[0].Type != event.SandboxChanged || events[1].Type != event.ExecutionFinished || events[1].Payload.Session != "ses_a" {
 		t.Errorf("published %+v", events)
 	}
 	w.expect(first, "COMPLETED 0")
@@ -271,8 +271,41 @@ func TestASpecThatNoSandboxCanHave(t *testing.T) {
 	if got := query[string](w, `SELECT state || ' ' || reason FROM sandboxes`); got != "GONE SPEC" || len(w.existing()) != 0 {
 		t.Errorf("its sandbox is %s, %v exist", got, w.existing())
 	}
+	if message := query[string](w, `SELECT message FROM sandboxes`); message == "" || !strings.Contains(got, message) {
+		t.Errorf("its row says %q, the execution %q", message, got)
+	}
 	if next := w.ask("ses_a", "echo ok"); true {
 		w.deliver(next)
 		w.expect(next, "COMPLETED 0")
+	}
+}
+
+// A sandbox in which no command starts says so in its row until one does, and
+// its coming and going are told.
+func TestAnImageWithoutAShell(t *testing.T) {
+	w := newWorld(t)
+	e := w.ask("ses_a", "true", func(s *harness.SandboxSpec) { s.Command = []string{"/no/such/shell", "-c"} })
+	published := w.deliverTwice(e)
+	if got := query[string](w, `SELECT state || ' ' || reason FROM executions`); !strings.HasPrefix(got, "FAILED ") || !strings.Contains(got, "/no/such/shell") {
+		t.Errorf("it ended as %q", got)
+	}
+	if got := query[string](w, `SELECT state || ' ' || message FROM sandboxes`); !strings.HasPrefix(got, "READY ") || !strings.Contains(got, "/no/such/shell") {
+		t.Errorf("its sandbox is %q", got)
+	}
+	sb := w.sandboxOf(e)
+	if !slices.ContainsFunc(published, func(e event.Event) bool {
+		return e.ID == "sandbox.changed:"+string(sb.ID)+":READY" && e.Session == "ses_a" && e.Agent != ""
+	}) {
+		t.Errorf("published %+v", published)
+	}
+	next := w.ask("ses_a", "true", func(s *harness.SandboxSpec) { s.Command = []string{"/no/such/shell", "-c"} })
+	w.sql(`UPDATE executions SET spec = jsonb_set(spec, '{command}', '["sh", "-c"]') WHERE ended_at IS NULL`) // as if the shell were there now
+	for _, e := range w.deliverTwice(next) {
+		if e.Type == event.SandboxChanged {
+			t.Errorf("a sandbox that stays is told of: %+v", e)
+		}
+	}
+	if got := query[string](w, `SELECT state || ' ' || message FROM sandboxes`); got != "READY " {
+		t.Errorf("after a command that started it is %q", got)
 	}
 }

@@ -3,8 +3,10 @@ package execute
 import (
 	"context"
 	"errors"
+	"fmt"
 	"time"
 
+	"tuluat.ai/harness/shared/event"
 	"tuluat.ai/harness/shared/harness"
 	"tuluat.ai/harness/shared/postgres"
 	"tuluat.ai/harness/shared/sandbox"
@@ -19,43 +21,44 @@ const maxPlacements = 10
 const retryEnd = 5 * time.Second
 
 // place finds a sandbox under the agent's cap and returns it with the execution
-// committed to it as RUNNING. A nil sandbox means that this request is over: the
-// execution waits, failed or is to be tried again, and that is committed.
-func (x *Executor) place(ctx context.Context, claim *postgres.ExecutionClaim, in *delivery) (*sandbox.Sandbox, error) {
+// committed to it as RUNNING; made says that it was started for it. A nil sandbox
+// means that this request is over: the execution waits, failed or is to be tried
+// again, and that is committed.
+func (x *Executor) place(ctx context.Context, claim *postgres.ExecutionClaim, in *delivery) (sb *sandbox.Sandbox, made bool, err error) {
 	if err := x.checkOwn(ctx, claim, in); err != nil {
-		return nil, err
+		return nil, false, err
 	}
 	for range maxPlacements {
 		p, err := x.Store.AcquireSandbox(ctx, claim)
 		if errors.Is(err, postgres.ErrNothingDue) {
-			return nil, x.wakeOthers(ctx, claim)
+			return nil, false, x.wakeOthers(ctx, claim)
 		}
 		if err != nil {
-			return nil, err
+			return nil, false, err
 		}
 		switch p.Kind {
 		case postgres.PlaceWait:
-			return nil, nil
+			return nil, false, nil
 		case postgres.PlaceRun:
 			claim.Sandbox = p.Sandbox
 			sb := placed(*p.Sandbox, p.Sandbox.UID)
 			if err := x.bring(ctx, claim, sb, in); err != nil && !errors.Is(err, sandbox.ErrGone) { // if it is gone, run finds that out
-				return nil, err
+				return nil, false, err
 			}
-			return &sb, nil
+			return &sb, false, nil
 		case postgres.PlaceEvict, postgres.PlaceReplace:
-			if err := x.end(ctx, *p.Sandbox, p.Sandbox.Reason); err != nil {
+			if err := x.end(ctx, *p.Sandbox, p.Sandbox.Reason, ""); err != nil {
 				x.Log.Warn("sandbox not removed; the sweep does it", "sandbox", string(p.Sandbox.ID), "err", err)
-				return nil, x.release(ctx, claim, retryEnd, false, nil)
+				return nil, false, x.release(ctx, claim, retryEnd, false, nil)
 			}
 		default:
 			sb, over, err := x.start(ctx, claim, *p.Sandbox, in)
 			if err != nil || over || sb != nil {
-				return sb, err
+				return sb, sb != nil, err
 			}
 		}
 	}
-	return nil, x.release(ctx, claim, retryEnd, false, nil)
+	return nil, false, x.release(ctx, claim, retryEnd, false, nil)
 }
 
 // checkOwn looks whether the session's sandbox still exists, and brings it what
@@ -77,7 +80,7 @@ func (x *Executor) checkOwn(ctx context.Context, claim *postgres.ExecutionClaim,
 			return err
 		}
 	}
-	return x.end(ctx, *own, postgres.SandboxLost)
+	return x.end(ctx, *own, postgres.SandboxLost, "")
 }
 
 // start brings up a sandbox whose row is CREATING and commits the execution to
@@ -120,7 +123,7 @@ func (x *Executor) notStarted(ctx context.Context, claim *postgres.ExecutionClai
 		reason = sandbox.ReasonStartFailed
 	}
 	x.Log.Warn("sandbox not started", "sandbox", string(r.ID), "execution", string(claim.ID), "session", string(claim.Session), "agent", string(claim.Agent), "attempt", claim.Attempts, "err", cause)
-	if err := x.end(ctx, r, string(reason)); err != nil {
+	if err := x.end(ctx, r, string(reason), harness.MessageOf(cause)); err != nil {
 		x.Log.Warn("sandbox not removed; the sweep does it", "sandbox", string(r.ID), "err", err)
 	}
 	kind := harness.KindOf(cause)
@@ -133,12 +136,13 @@ func (x *Executor) notStarted(ctx context.Context, claim *postgres.ExecutionClai
 }
 
 // end removes a sandbox for reason, records that it is gone, and wakes whoever
-// waited for its place. An error leaves it TERMINATING for the sweep.
-func (x *Executor) end(ctx context.Context, r postgres.SandboxRecord, reason string) error {
+// waited for its place. message says why it could not be used; empty when it
+// could. An error leaves it TERMINATING for the sweep.
+func (x *Executor) end(ctx context.Context, r postgres.SandboxRecord, reason, message string) error {
 	ctx, cancel := context.WithTimeoutCause(context.WithoutCancel(ctx), endTime, errors.New("removal of a sandbox"))
 	defer cancel()
 	if r.State != harness.SandboxTerminating {
-		if err := x.Store.EndSandbox(ctx, r.ID, r.Agent, reason); err != nil {
+		if err := x.Store.EndSandbox(ctx, r.ID, r.Agent, reason, message); err != nil {
 			return err
 		}
 	}
@@ -149,7 +153,7 @@ func (x *Executor) end(ctx context.Context, r postgres.SandboxRecord, reason str
 	if err != nil {
 		return err
 	}
-	x.Publish(ctx, events...)
+	x.Publish(ctx, append(events, changed(r, harness.SandboxGone))...)
 	x.Log.Info("sandbox ended", "sandbox", string(r.ID), "session", string(r.Session), "agent", string(r.Agent), "reason", reason)
 	return nil
 }
@@ -165,6 +169,15 @@ func (x *Executor) wakeOthers(ctx context.Context, claim *postgres.ExecutionClai
 	}
 	x.Publish(ctx, events...)
 	return nil
+}
+
+// changed says that a sandbox is READY or GONE now. It has no outbox row: it
+// freshens a status, which the sweep does anyway.
+func changed(r postgres.SandboxRecord, state harness.SandboxState) event.Event {
+	return event.Event{
+		ID: fmt.Sprintf("sandbox.changed:%s:%s", r.ID, state), Type: event.SandboxChanged, Session: r.Session, Agent: r.Agent,
+		Payload: event.Payload{Session: r.Session, Sandbox: r.ID},
+	}
 }
 
 // placed is the sandbox of a row as drivers know it.

@@ -13,6 +13,7 @@ import (
 	"github.com/theory/jsonpath"
 	"golang.org/x/sync/singleflight"
 
+	"tuluat.ai/harness/shared/channel"
 	"tuluat.ai/harness/shared/harness"
 	"tuluat.ai/harness/shared/postgres"
 	"tuluat.ai/harness/shared/secret"
@@ -36,6 +37,7 @@ type fields struct{ messageID, channelUserID, chat, text, metadata *jsonpath.Pat
 type hooks struct {
 	store   routeStore
 	secrets secret.Source
+	checks  *channel.Checks
 	log     *slog.Logger
 	now     func() time.Time
 
@@ -61,7 +63,7 @@ const (
 )
 
 func newHooks(o Options) *hooks {
-	return &hooks{store: o.Store, secrets: o.Secrets, log: o.Log, now: o.Now, known: map[string]knownHook{}}
+	return &hooks{store: o.Store, secrets: o.Secrets, checks: o.Checks, log: o.Log, now: o.Now, known: map[string]knownHook{}}
 }
 
 // find returns the hook called name, usable, or errUnknownHook.
@@ -114,6 +116,9 @@ func (h *hooks) prepare(ctx context.Context, name string, route postgres.Route) 
 	keys, err := h.secrets.Values(ctx, route.Agent, route.Spec.Secret)
 	if err != nil {
 		return nil, err
+	}
+	if h.checks != nil {
+		h.checks.Noticed(ctx, route.Agent, route.Spec.Secret, len(keys) > 0)
 	}
 	found := &hook{agent: route.Agent, spec: route.Spec, keys: keys}
 	if len(found.keys) == 0 {

@@ -21,7 +21,7 @@ func NewSender(o Options) (*channel.Sender, func()) {
 	t := transport{callback: newCallback(o.AllowPrivate, o.Now)}
 	return channel.NewSender(channel.SenderOptions{
 		Channel: harness.ChannelWebhook, Store: o.Store, Transport: t, Begins: true, Owner: o.Owner, Log: o.Log, Metrics: o.Metrics, Drain: o.Drain,
-		Accounts: channel.NewAccounts(channel.AccountsOptions{Channel: harness.ChannelWebhook, Store: o.Store, Secrets: o.Secrets, Log: o.Log, Now: o.Now}),
+		Accounts: channel.NewAccounts(channel.AccountsOptions{Channel: harness.ChannelWebhook, Store: o.Store, Secrets: o.Secrets, Checks: o.Checks, Log: o.Log, Now: o.Now}),
 	}), t.callback.close
 }
 

@@ -9,6 +9,7 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 
+	"tuluat.ai/harness/shared/channel"
 	"tuluat.ai/harness/shared/function"
 	"tuluat.ai/harness/shared/postgres"
 	"tuluat.ai/harness/shared/secret"
@@ -21,6 +22,7 @@ const Path = "/api/v1/channels/webhook/"
 type Options struct {
 	Store        *postgres.Store
 	Secrets      secret.Source
+	Checks       *channel.Checks // told when a hook's secret is missing, or there again; nil: nobody is
 	Log          *slog.Logger
 	Now          func() time.Time
 	Metrics      *prometheus.Registry
