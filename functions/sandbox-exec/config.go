@@ -36,7 +36,7 @@ func parseConfig(getenv func(string) string) (config, error) {
 		lease:         c.Duration("LEASE", time.Minute),
 		budget:        c.Duration("REQUEST_BUDGET", maxBudget),
 		maxOutput:     c.Int("MAX_OUTPUT_BYTES", int(sandbox.DefaultMaxOutput), 1),
-		sandbox:       driver.Read(c),
+		sandbox:       driver.ReadStart(c),
 		archive:       archive.Read(c),
 	}
 	if cfg.budget > maxBudget {

@@ -27,8 +27,21 @@ func TestConfigReportsEveryProblem(t *testing.T) {
 		"S3_ENDPOINT ", "AWS_ACCESS_KEY_ID ", "AWS_SECRET_ACCESS_KEY ")
 }
 
+func TestConfigOfPodsIsNeeded(t *testing.T) {
+	_, err := parseConfig(env(map[string]string{"SANDBOX_NETWORK_CHECK": "no"}))
+	functiontest.Complains(t, err, "DATABASE_URL ", "BROKER_URL ", "SANDBOX_RUNNER_IMAGE ", "SANDBOX_IMAGES_DIR ", "SANDBOX_NETWORK_CHECK ")
+}
+
+// pods is all that is needed for sandboxes that are Pods, but for the cluster.
+func pods() map[string]string {
+	return map[string]string{
+		"PORT": "0", "METRICS_PORT": "0", "DATABASE_URL": "postgres://u:hidden@h/d", "BROKER_URL": "http://broker",
+		"SANDBOX_RUNNER_IMAGE": "registry/runner:1", "SANDBOX_IMAGES_DIR": "/images",
+	}
+}
+
 func TestConfigDefaults(t *testing.T) {
-	cfg, err := parseConfig(env(map[string]string{"DATABASE_URL": "postgres://u:hidden@h/d", "BROKER_URL": "http://broker"}))
+	cfg, err := parseConfig(env(pods()))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -37,10 +50,9 @@ func TestConfigDefaults(t *testing.T) {
 	}
 }
 
-func TestADriverThatIsNotBuiltIsRefused(t *testing.T) {
-	values := map[string]string{"PORT": "0", "METRICS_PORT": "0", "DATABASE_URL": "postgres://u:hidden@h/d", "BROKER_URL": "http://broker"}
-	err := function.Run(t.Context(), "sandbox-exec", env(values), t.Output(), build, nil)
-	if err == nil || !strings.Contains(err.Error(), "SANDBOX_DRIVER") || strings.Contains(err.Error(), "hidden") {
-		t.Errorf("kubernetes: %v", err)
+func TestPodsNeedACluster(t *testing.T) {
+	err := function.Run(t.Context(), "sandbox-exec", env(pods()), t.Output(), build, nil)
+	if err == nil || !strings.Contains(err.Error(), "SANDBOX_DRIVER") || !strings.Contains(err.Error(), "KUBECONFIG") || strings.Contains(err.Error(), "hidden") {
+		t.Errorf("without a cluster: %v", err)
 	}
 }

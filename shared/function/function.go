@@ -121,7 +121,7 @@ func run(ctx context.Context, o options, build Build, ready func(Addresses)) (er
 	if err != nil {
 		return err
 	}
-	metrics, err := listen(o.getenv, "METRICS_PORT", 9090)
+	metrics, err := listen(o.getenv, "METRICS_PORT", metricsPort)
 	if err != nil {
 		return errors.Join(err, main.Close())
 	}
@@ -180,6 +180,11 @@ func newLogger(o options) (*slog.Logger, error) {
 	}
 	return slog.New(slog.NewJSONHandler(o.logs, &slog.HandlerOptions{Level: level})).With("function", o.name), nil
 }
+
+// metricsPort is that of OpenTelemetry's Prometheus exporter. Knative's proxy in
+// the same Pod has 8012, 8013, 8022, 8112, 9090 and 9091
+// (knative.dev/serving/pkg/networking).
+const metricsPort = 9464
 
 func listen(getenv func(string) string, name string, def int) (net.Listener, error) {
 	port := strconv.Itoa(def)

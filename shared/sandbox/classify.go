@@ -61,6 +61,12 @@ func classify(st trailer.Status, before, after Condition) Result {
 	return res
 }
 
+// booksMatter reports whether classify asks the books from after the command at
+// all: they explain an end that was a failure, and change no other.
+func booksMatter(st trailer.Status) bool {
+	return st.State == trailer.Ended || st.State == trailer.Exited && (st.ExitCode == nil || *st.ExitCode != 0)
+}
+
 // memoryKilled reports whether the memory limit ended a process of this
 // command. The runner's own count is exact; without it a kill that nobody of us
 // sent and a count that rose must do.

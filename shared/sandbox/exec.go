@@ -22,7 +22,7 @@ const (
 
 	askBound   = 3 * time.Second  // for one short question to a sandbox
 	closeBound = 20 * time.Second // for the rest of the output and the books, once the command has ended
-	fetchBytes = 256 << 10        // of output read again in one call
+	fetchBytes = queueBytes / 2   // of output read again in one call: each costs an exec, and none may overflow the queue
 
 	maxArgument = 128<<10 - 1 // the kernel's limit of one argument, its NUL not counted
 	maxCommand  = 1 << 20     // of all arguments and variables; the kernel allows a little more
@@ -119,9 +119,13 @@ type execution struct {
 }
 
 func (e *execution) run(ctx context.Context) (Result, error) {
-	var err error
-	if e.before, err = e.inspect(ctx); err == nil && !e.before.Exists {
-		return e.gone(ctx), nil
+	// One that is gone is found by the first call as well, so the books are read
+	// only for what they count.
+	if b, ok := e.driver.(Bookkeeper); !ok || !b.CountsOnlyTheEnd() {
+		var err error
+		if e.before, err = e.inspect(ctx); err == nil && !e.before.Exists {
+			return e.gone(ctx), nil
+		}
 	}
 	for pause := 50 * time.Millisecond; ; pause = min(2*pause, 2*time.Second) {
 		st, proved, err := e.call(ctx, "run", e.runArgs()...)
@@ -238,9 +242,11 @@ func (e *execution) conclude(ctx context.Context, st trailer.Status) Result {
 	defer cancel()
 	complete := e.fetch(ctx, stdout, st.StdoutStored)
 	complete = e.fetch(ctx, stderr, st.StderrStored) && complete
-	after, err := e.inspect(ctx)
-	if err != nil {
-		after = e.before // the seal is proof enough; only what the platform alone knows is lost
+	after := e.before
+	if booksMatter(st) {
+		if now, err := e.inspect(ctx); err == nil { // else the seal is proof enough; only what the platform alone knows is lost
+			after = now
+		}
 	}
 	res := classify(st, e.before, after)
 	res.Incomplete = !complete

@@ -66,7 +66,7 @@ type Driver interface {
 // Condition is how a sandbox stands, from the platform's own books.
 type Condition struct {
 	Exists   bool   // it is there and takes commands
-	OOMKills int    // processes its memory limit has ended since its start
+	OOMKills int    // processes its memory limit has ended since its start, as far as the platform counts them
 	Evicted  bool   // the platform ended it for the disk it used
 	Reason   string // the platform's words when it no longer exists
 }
@@ -76,6 +76,22 @@ type Found struct {
 	Name      string
 	UID       string // empty when its start never finished
 	CreatedAt time.Time
+	EndedAt   time.Time // since when it takes no commands any more; zero: it does, or nobody looked
+}
+
+// Bookkeeper is a Driver that says more of its books than a Driver must.
+type Bookkeeper interface {
+	// CountsOnlyTheEnd reports that Condition.OOMKills is zero for every sandbox
+	// that exists, so that nobody needs to read it before a command.
+	CountsOnlyTheEnd() bool
+}
+
+// VolumeSweeper is a Driver whose sandboxes may have volumes that outlive them.
+type VolumeSweeper interface {
+	// SweepVolumes removes those that are past their time and returns how many.
+	// One that a sandbox uses stays until that is gone. It goes on after single
+	// failures and returns them joined.
+	SweepVolumes(ctx context.Context, now time.Time) (removed int, err error)
 }
 
 // The errors callers tell apart.
@@ -107,6 +123,7 @@ const (
 	ReasonCapacity      Reason = "CAPACITY"         // the platform has no room now
 	ReasonImage         Reason = "IMAGE"            // the image cannot be had
 	ReasonSpec          Reason = "SPEC"             // the platform refuses the spec
+	ReasonNetwork       Reason = "NETWORK_OPEN"     // its network is not shut as it must be; it never took a command
 	ReasonNotStarted    Reason = "NOT_STARTED"      // the command could not be started; nothing ran
 	ReasonTooLong       Reason = "COMMAND_TOO_LONG" // longer than a command line may be; nothing ran
 	ReasonSignal        Reason = "SIGNAL"           // a signal nobody of us sent ended it

@@ -9,13 +9,13 @@ func Allowed(program string) []string {
 	case prefix + "functions/agent-step":
 		return slices.Concat(shell, store, models)
 	case prefix + "functions/sandbox-exec":
-		return slices.Concat(shell, store, objects)
+		return slices.Concat(shell, store, objects, kube, pods)
 	case prefix + "functions/reaper-cron":
-		return slices.Concat(shell, store)
+		return slices.Concat(shell, store, kube, pods)
 	case prefix + "functions/whatsapp-ingest", prefix + "functions/telegram-ingest":
 		return slices.Concat(shell, store, objects, markdown)
 	case prefix + "functions/agent-status":
-		return slices.Concat(shell, store, yaml, jsonPath)
+		return slices.Concat(shell, store, yaml, jsonPath, kube)
 	case prefix + "functions/webhook-ingest":
 		return slices.Concat(shell, store, jsonPath)
 	case prefix + "functions/dead-letter":
@@ -96,6 +96,49 @@ var objects = []string{
 	"github.com/aws/aws-sdk-go-v2/service/internal/s3shared",
 	"github.com/aws/aws-sdk-go-v2/service/s3",
 	"github.com/aws/smithy-go",
+}
+
+// What client-go's rest package brings: the API server's wire.
+var kube = []string{
+	"k8s.io/client-go",
+	"github.com/davecgh/go-spew",
+	"github.com/fxamacker/cbor/v2",
+	"github.com/go-logr/logr",
+	"github.com/spf13/pflag", // clientcmd's
+	"github.com/x448/float16",
+	"go.yaml.in/yaml/v2",
+	"golang.org/x/net",
+	"golang.org/x/oauth2",
+	"golang.org/x/term",
+	"golang.org/x/time",
+	"gopkg.in/inf.v0",
+	"k8s.io/apimachinery",
+	"k8s.io/klog/v2",
+	"k8s.io/kube-openapi",
+	"k8s.io/utils",
+	"sigs.k8s.io/json",
+	"sigs.k8s.io/randfill",
+	"sigs.k8s.io/structured-merge-diff/v6",
+	"sigs.k8s.io/yaml",
+}
+
+// What shared/sandbox/kubernetes brings beside it: Pods, and exec into them.
+var pods = []string{
+	"k8s.io/api",
+	"github.com/emicklei/go-restful/v3", // the API's descriptions of itself
+	"github.com/go-openapi/jsonpointer",
+	"github.com/go-openapi/jsonreference",
+	"github.com/go-openapi/swag",
+	"github.com/google/gnostic-models",
+	"github.com/google/uuid",
+	"github.com/josharian/intern",
+	"github.com/mailru/easyjson",
+	"gopkg.in/evanphx/json-patch.v4",
+	"gopkg.in/yaml.v3",
+	"go.yaml.in/yaml/v3",
+	"github.com/gorilla/websocket", // exec's transports
+	"github.com/moby/spdystream",
+	"github.com/mxk/go-flowrate",
 }
 
 // Answers are Markdown; each channel formats them in its own way.

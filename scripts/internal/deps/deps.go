@@ -123,8 +123,13 @@ func Rules() []Rule {
 			Why: "adds 40 MB and 40 ms to every cold start; eventing's types and filters belong to scripts",
 		},
 		{
-			On: []string{functions, runner}, Never: []string{"k8s.io/client-go"},
-			Why: "adds 28 MB; only functions that touch Pods may have it, and none does yet",
+			On: []string{functions, runner}, Except: []string{prefix + "functions/sandbox-exec", prefix + "functions/reaper-cron", prefix + "functions/agent-status"},
+			Never: []string{"k8s.io/client-go"},
+			Why:   "adds 20 MB; only functions that touch Pods or agents may have it",
+		},
+		{
+			On: []string{prefix + "functions/agent-status"}, Never: []string{"k8s.io/client-go/kubernetes", "k8s.io/client-go/tools/remotecommand"},
+			Why: "it speaks of one resource, by client-go's rest package",
 		},
 		{
 			On: []string{functions, runner, prefix + "scripts/*"}, Except: []string{prefix + "functions/agent-step"},

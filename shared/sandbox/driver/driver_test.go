@@ -2,8 +2,13 @@ package driver_test
 
 import (
 	"log/slog"
+	"os"
+	"path/filepath"
 	"strings"
 	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
 
 	"tuluat.ai/harness/shared/function"
 	"tuluat.ai/harness/shared/harness"
@@ -32,9 +37,51 @@ func TestRead(t *testing.T) {
 	}
 }
 
-func TestKubernetesIsRefusedInWords(t *testing.T) {
-	_, err := driver.New(driver.Options{Driver: driver.Kubernetes}, slog.New(slog.DiscardHandler))
-	if harness.KindOf(err) != harness.Invalid || !strings.Contains(err.Error(), "SANDBOX_DRIVER") || !strings.Contains(err.Error(), "not in this build yet") {
-		t.Errorf("kubernetes: %v", err)
+func TestReadOfPods(t *testing.T) {
+	env := map[string]string{"SANDBOX_RUNNER_MOUNT": "hostPath", "SANDBOX_START_TIMEOUT": "soon", "SANDBOX_NETWORK_CHECK": "maybe"}
+	c := function.NewConfig(func(name string) string { return env[name] })
+	driver.ReadStart(c)
+	for _, name := range []string{"SANDBOX_RUNNER_IMAGE", "SANDBOX_RUNNER_MOUNT", "SANDBOX_IMAGES_DIR", "SANDBOX_START_TIMEOUT", "SANDBOX_NETWORK_CHECK"} {
+		if err := c.Err(); err == nil || !strings.Contains(err.Error(), name+" ") {
+			t.Errorf("nothing said of %s: %v", name, err)
+		}
+	}
+	c = function.NewConfig(func(name string) string { return env[name] })
+	if o := driver.Read(c); c.Err() != nil || o.Namespace != "tuluat-sandbox" || o.RunnerImage != "" {
+		t.Errorf("to remove sandboxes: %+v, %v", o, c.Err())
+	}
+	env = map[string]string{
+		"KUBECONFIG": "/k", "SANDBOX_NAMESPACE": "ns", "SANDBOX_RUNNER_IMAGE": "r/runner:1", "SANDBOX_IMAGES_DIR": "/images", "SANDBOX_PULL_SECRETS": "a, b,",
+		"SANDBOX_RUNTIME_CLASS": "gvisor", "SANDBOX_STORAGE_CLASS": "fast",
+	}
+	c = function.NewConfig(func(name string) string { return env[name] })
+	want := driver.Options{
+		Driver: "kubernetes", Kubeconfig: "/k", Namespace: "ns", RunnerImage: "r/runner:1", RunnerMount: "initContainer", ImagesDir: "/images", PullSecrets: []string{"a", "b"},
+		StartTimeout: time.Minute, RuntimeClass: "gvisor", StorageClass: "fast", CheckNetwork: true,
+	}
+	if diff := cmp.Diff(want, driver.ReadStart(c)); diff != "" || c.Err() != nil {
+		t.Errorf("%v (-want +got)\n%s", c.Err(), diff)
+	}
+}
+
+const kubeconfig = `{"apiVersion":"v1","kind":"Config","current-context":"c","contexts":[{"name":"c","context":{"cluster":"c","user":"u"}}],
+"clusters":[{"name":"c","cluster":{"server":"https://192.0.2.1:6443"}}],"users":[{"name":"u","user":{"token":"hidden"}}]}`
+
+// Nothing listens at the address: a driver is made without asking the cluster.
+func TestKubernetes(t *testing.T) {
+	log := slog.New(slog.DiscardHandler)
+	if _, err := driver.New(driver.Options{Driver: driver.Kubernetes, Namespace: "ns"}, log); harness.KindOf(err) != harness.Invalid || !strings.Contains(err.Error(), "SANDBOX_DRIVER") || !strings.Contains(err.Error(), "KUBECONFIG") {
+		t.Errorf("without a cluster: %v", err)
+	}
+	path := filepath.Join(t.TempDir(), "config")
+	if _, err := driver.New(driver.Options{Driver: driver.Kubernetes, Namespace: "ns", Kubeconfig: path}, log); harness.KindOf(err) != harness.Invalid || !strings.Contains(err.Error(), "KUBECONFIG") {
+		t.Errorf("without the file: %v", err)
+	}
+	if err := os.WriteFile(path, []byte(kubeconfig), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	d, err := driver.New(driver.Options{Driver: driver.Kubernetes, Namespace: "ns", Kubeconfig: path}, log)
+	if err != nil || d == nil {
+		t.Errorf("with everything: %v", err)
 	}
 }

@@ -46,19 +46,8 @@ var etcShared = [...]string{
 	"ssl/certs", "ssl/openssl.cnf", "terminfo", "timezone",
 }
 
-// environment is all that commands find in theirs.
-func environment() map[string]string {
-	const cache = "/workspace/.cache"
-	return map[string]string{
-		"PATH": "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin",
-		"HOME": "/workspace", "USER": "sandbox", "LOGNAME": "sandbox", "SHELL": "/bin/sh", "TMPDIR": "/tmp", "LANG": "C.UTF-8", "TERM": "dumb",
-		"CI": "1", "DEBIAN_FRONTEND": "noninteractive", "PYTHONUNBUFFERED": "1",
-		"XDG_CACHE_HOME": cache, "XDG_CONFIG_HOME": "/workspace/.config", "XDG_DATA_HOME": "/workspace/.local/share",
-		"NPM_CONFIG_CACHE": cache + "/npm", "YARN_CACHE_FOLDER": cache + "/yarn", "PIP_CACHE_DIR": cache + "/pip", "UV_CACHE_DIR": cache + "/uv",
-		"GOCACHE": cache + "/go-build", "GOPATH": cache + "/go", "GOTOOLCHAIN": "local", "CARGO_HOME": cache + "/cargo",
-		"GRADLE_USER_HOME": cache + "/gradle", "MAVEN_OPTS": "-Dmaven.repo.local=" + cache + "/m2",
-	}
-}
+// searchPath is where commands look for programs.
+const searchPath = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 
 // memoryBytes is the limit of the whole sandbox: what its commands may use, and
 // its disks, which are memory here.
@@ -76,7 +65,8 @@ func (d *Driver) bwrapArgs(sb sandbox.Sandbox, token string, fds inherited, now 
 	args := append(d.dropArgs(), "bwrap",
 		"--unshare-user", "--unshare-all", "--disable-userns", "--hostname", sb.Name, "--as-pid-1", "--new-session",
 		"--info-fd", strconv.Itoa(fds.info), "--clearenv")
-	for name, value := range environment() {
+	args = append(args, "--setenv", "PATH", searchPath)
+	for name, value := range sandbox.Environment() {
 		args = append(args, "--setenv", name, value)
 	}
 	args = append(args, "--ro-bind", "/usr", "/usr")
@@ -116,9 +106,9 @@ func (d *Driver) etcArgs() []string {
 		if err != nil {
 			continue
 		}
-		for _, path := range paths {
-			if _, err := os.Stat(path); err == nil { // a dangling link cannot be bound
-				args = append(args, "--ro-bind-try", path, path)
+		for _, file := range paths {
+			if _, err := os.Stat(file); err == nil { // a dangling link cannot be bound
+				args = append(args, "--ro-bind-try", file, file)
 			}
 		}
 	}

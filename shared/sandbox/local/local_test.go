@@ -4,6 +4,7 @@ package local_test
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"log/slog"
 	"os"
@@ -111,11 +112,32 @@ func newDriver(t *testing.T) (d *local.Driver, dir, evidence string) {
 	return d, dir, evidence
 }
 
+// bound is a folder of this machine, mounted into every sandbox.
+type bound string
+
+func (bound) Inside() string { return evidenceInside }
+
+func (b bound) Read(t *testing.T, _ sandbox.Sandbox, name string) string {
+	t.Helper()
+	text, err := os.ReadFile(filepath.Join(string(b), name))
+	if err != nil && !errors.Is(err, os.ErrNotExist) {
+		t.Error(err)
+	}
+	return string(text)
+}
+
+func (b bound) Write(t *testing.T, _ sandbox.Sandbox, name string) {
+	t.Helper()
+	if err := os.WriteFile(filepath.Join(string(b), name), nil, 0o644); err != nil {
+		t.Error(err)
+	}
+}
+
 func TestSuite(t *testing.T) {
 	sandboxtest.Run(t, func(t *testing.T) sandboxtest.Bench {
 		d, dir, evidence := newDriver(t)
 		return sandboxtest.Bench{
-			Driver: d, Evidence: evidence, EvidenceInside: evidenceInside,
+			Driver: d, Evidence: bound(evidence),
 			Client: func(sb sandbox.Sandbox, argv ...string) []string {
 				return append([]string{runner, argv[0], "--socket", filepath.Join(dir, sb.Name, "ctl")}, argv[1:]...)
 			},

@@ -23,16 +23,27 @@ import (
 
 // Bench is what the suite runs on.
 type Bench struct {
-	Driver sandbox.Driver
-
-	// Evidence is a folder of the outside world, mounted writable into every
-	// sandbox at EvidenceInside: what commands do there is counted from outside.
-	Evidence       string
-	EvidenceInside string
+	Driver   sandbox.Driver
+	Evidence Evidence
 
 	// Client returns a command line that runs the runner with argv against a
 	// sandbox from a process of its own, to be killed by the test.
 	Client func(sb sandbox.Sandbox, argv ...string) []string
+
+	// ShortLife is time enough for a sandbox to start and take a command; zero
+	// means two seconds.
+	ShortLife time.Duration
+}
+
+// Evidence is a folder of files that commands write to and the test looks at
+// from outside, by another way than the one that is tested.
+type Evidence interface {
+	// Inside is the folder as commands of the sandbox see it.
+	Inside() string
+	// Read returns the file's text, "" when there is none. An error fails the test.
+	Read(t *testing.T, sb sandbox.Sandbox, name string) string
+	// Write makes an empty file.
+	Write(t *testing.T, sb sandbox.Sandbox, name string)
 }
 
 var sequence atomic.Int64
@@ -258,7 +269,11 @@ func anotherIdentity(t *testing.T, b Bench) {
 
 func endsItself(t *testing.T, b Bench) {
 	sb := New(Spec())
-	sb.ExpiresAt = time.Now().Add(2 * time.Second)
+	life := b.ShortLife
+	if life == 0 {
+		life = 2 * time.Second
+	}
+	sb.ExpiresAt = time.Now().Add(life)
 	var err error
 	if sb.UID, err = b.Driver.Start(t.Context(), sb); err != nil {
 		t.Fatal(err)

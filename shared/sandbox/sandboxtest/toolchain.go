@@ -111,10 +111,14 @@ def build_sdist(directory, config_settings=None):
 END
 python3 -c 'import backend; print(backend.build_sdist(".."))'`, "greet-1.0.tar.gz\n"},
 		{"python -m venv", `python3 -m venv venv && venv/bin/python -c 'import sys; print(sys.prefix)'`, "/workspace/venv\n"},
-		{"pip install of an sdist", `venv/bin/pip install -q --no-index --disable-pip-version-check ./greet-1.0.tar.gz && venv/bin/python -c 'import greet; print(greet.hello())' && ls venv/bin/greet`,
-			"hello from a package\nvenv/bin/greet\n"},
-		{"pip install of a wheel", `venv/bin/pip wheel -q --no-index --disable-pip-version-check --wheel-dir /tmp/wheels ./greet-1.0.tar.gz && python3 -m venv /tmp/v && /tmp/v/bin/pip install -q --no-index --disable-pip-version-check /tmp/wheels/*.whl && /tmp/v/bin/python -c 'import greet; print(greet.hello())'`,
-			"hello from a package\n"},
+		{
+			"pip install of an sdist", `venv/bin/pip install -q --no-index --disable-pip-version-check ./greet-1.0.tar.gz && venv/bin/python -c 'import greet; print(greet.hello())' && ls venv/bin/greet`,
+			"hello from a package\nvenv/bin/greet\n",
+		},
+		{
+			"pip install of a wheel", `venv/bin/pip wheel -q --no-index --disable-pip-version-check --wheel-dir /tmp/wheels ./greet-1.0.tar.gz && python3 -m venv /tmp/v && /tmp/v/bin/pip install -q --no-index --disable-pip-version-check /tmp/wheels/*.whl && /tmp/v/bin/python -c 'import greet; print(greet.hello())'`,
+			"hello from a package\n",
+		},
 		// Debian's own pip asks for this variable; others do not know it.
 		{"pip install without a venv", `PIP_BREAK_SYSTEM_PACKAGES=1 python3 -m pip install -q --no-index --disable-pip-version-check ./greet-1.0.tar.gz 2>/tmp/err || { cat /tmp/err >&2; exit 1; }
 cd /tmp && python3 -c 'import greet; print(greet.hello())'`, "hello from a package\n"},

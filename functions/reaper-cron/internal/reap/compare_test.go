@@ -24,11 +24,15 @@ func TestCompare(t *testing.T) {
 	}
 	before := []postgres.SandboxRecord{
 		row("fine", harness.SandboxReady), row("lost", harness.SandboxReady), row("starting", harness.SandboxCreating),
-		row("ending", harness.SandboxTerminating), row("ended", harness.SandboxReady),
+		row("ending", harness.SandboxTerminating), row("ended", harness.SandboxReady), row("dead", harness.SandboxReady), row("dying", harness.SandboxReady),
 	}
 	objects := []sandbox.Found{object("fine", time.Hour), object("leaked", 61*time.Second), object("young", 59*time.Second), object("new", time.Hour)}
+	dead, dying := object("dead", time.Hour), object("dying", time.Hour)
+	dead.EndedAt, dying.EndedAt = now.Add(-61*time.Second), now.Add(-59*time.Second)
+	objects = append(objects, dead, dying)
 	after := []postgres.SandboxRecord{
 		row("fine", harness.SandboxReady), row("lost", harness.SandboxReady), row("starting", harness.SandboxReady), row("new", harness.SandboxReady),
+		row("dead", harness.SandboxReady), row("dying", harness.SandboxReady),
 	}
 	leaked, lost := compare(before, objects, after, now)
 	var got [2][]string
@@ -40,7 +44,7 @@ func TestCompare(t *testing.T) {
 	}
 	slices.Sort(got[1])
 	// "ended" is GONE by now; saying so again changes nothing.
-	if diff := cmp.Diff([2][]string{{"leaked"}, {"ended", "lost"}}, got); diff != "" {
+	if diff := cmp.Diff([2][]string{{"leaked"}, {"dead", "ended", "lost"}}, got); diff != "" {
 		t.Error(diff)
 	}
 }

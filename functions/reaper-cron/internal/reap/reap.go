@@ -139,6 +139,7 @@ func (r *Reaper) items() []item {
 		item{"sandboxes", r.endSandboxes},
 		item{"leaks", r.findLeaks},
 		item{"orphans", r.endOrphans},
+		item{"volumes", r.sweepVolumes},
 		item{"conversations", r.completeIdle},
 		item{"agent_status", r.freshenStatuses},
 		item{"log_partitions", r.createPartitions},

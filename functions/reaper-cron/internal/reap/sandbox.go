@@ -13,7 +13,7 @@ import (
 
 const (
 	endTime   = 20 * time.Second // for the removal of one sandbox
-	leakGrace = time.Minute      // younger objects without a row are left alone
+	leakGrace = time.Minute      // younger objects without a row, or that ended later, are left alone
 )
 
 // endSandboxes removes sandboxes that are past their life, idle, stuck, or left
@@ -90,11 +90,18 @@ func (r *Reaper) findLeaks(ctx context.Context, b *box) error {
 			r.Log.Warn("sandbox object without a row", "sandbox", f.Name)
 			return r.terminate(ctx, sandbox.Sandbox{Name: f.Name, UID: f.UID})
 		}),
-		each(b, lost, func(record postgres.SandboxRecord) error { return r.gone(ctx, record, postgres.SandboxLost) }),
+		each(b, lost, func(record postgres.SandboxRecord) error {
+			// What has ended by itself may still be there.
+			if err := r.terminate(ctx, placed(record)); err != nil {
+				return err
+			}
+			return r.gone(ctx, record, postgres.SandboxLost)
+		}),
 	)
 }
 
-// compare says which objects no row knows and which READY rows have no object.
+// compare says which objects no row knows and which READY rows have no object
+// that lives.
 func compare(before []postgres.SandboxRecord, objects []sandbox.Found, after []postgres.SandboxRecord, now time.Time) (leaked []sandbox.Found, lost []postgres.SandboxRecord) {
 	known := map[string]bool{}
 	for _, record := range after {
@@ -102,7 +109,8 @@ func compare(before []postgres.SandboxRecord, objects []sandbox.Found, after []p
 	}
 	exists := map[string]bool{}
 	for _, object := range objects {
-		exists[object.Name] = true
+		// Whoever waits for the last words of one that ended has had time to read them.
+		exists[object.Name] = object.EndedAt.IsZero() || now.Sub(object.EndedAt) <= leakGrace
 		if !known[object.Name] && now.Sub(object.CreatedAt) > leakGrace {
 			leaked = append(leaked, object)
 		}
@@ -113,6 +121,17 @@ func compare(before []postgres.SandboxRecord, objects []sandbox.Found, after []p
 		}
 	}
 	return leaked, lost
+}
+
+// sweepVolumes removes the volumes of sessions that nobody came back to.
+func (r *Reaper) sweepVolumes(ctx context.Context, b *box) error {
+	driver, ok := r.Driver.(sandbox.VolumeSweeper)
+	if !ok {
+		return nil
+	}
+	removed, err := driver.SweepVolumes(ctx, r.Now())
+	b.count(removed, removed)
+	return err
 }
 
 // endOrphans ends commands whose sandbox is gone and that nobody holds.

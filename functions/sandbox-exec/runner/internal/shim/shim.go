@@ -73,6 +73,9 @@ func become(args []string) error {
 		return err
 	}
 	path, err := exec.LookPath(argv[0])
+	if errors.Is(err, exec.ErrNotFound) {
+		return fmt.Errorf("there is no program %q in the sandbox's image: use an image that has it, or another spec.harness.sandbox.command", argv[0])
+	}
 	if err != nil {
 		return err
 	}

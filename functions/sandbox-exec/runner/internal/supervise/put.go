@@ -77,6 +77,9 @@ func (s *supervisor) put(conn *net.UnixConn, req wire.Request) (digest string, e
 	if !filepath.IsLocal(req.Path) || filepath.Clean(req.Path) != req.Path || req.Path == "." || len(elements) > maxDepth || req.Size < 0 {
 		return "", refusal("the path or the size is not one of a file in the workspace")
 	}
+	if limit := s.limits.FileSize; limit > 0 && uint64(req.Size) > limit {
+		return "", refusal(fmt.Sprintf("it is %d bytes, and a file of this workspace has at most %d", req.Size, limit))
+	}
 	dir, err := s.workdir()
 	if err != nil {
 		return "", refusal("the workspace cannot be opened")
