@@ -8,6 +8,10 @@ MAKEFLAGS += --no-print-directory --no-builtin-rules
 PKG ?= work
 ARGS ?=
 
+# What `make deploy` puts on a cluster, and whether `make undeploy` keeps data.
+OVERLAY ?= config/overlays/kind
+PURGE ?=
+
 # Every main package that an image or a person runs. Wildcards, so that a new
 # function needs no line here.
 mains := $(patsubst %/main.go,%,$(wildcard functions/*/main.go functions/*/runner/main.go))
@@ -17,7 +21,7 @@ modules = $(patsubst %/go.mod,%,$(wildcard shared/go.mod functions/*/go.mod scri
 progress = { awk '/^[^ \#:]+$$/ { if (++n % 50 == 0) { print "  compiled " n " packages"; fflush() } next } { print; fflush() }' >&2; }
 
 # Loads every package with all tests, so that go.work.sum has what that needs.
-every-package = go list -deps -test -tags local,system work >/dev/null
+every-package = go list -deps -test -tags local,system,e2e work >/dev/null
 
 .PHONY: help
 help: ## list the verbs
@@ -46,6 +50,10 @@ system: ## run the long journeys: every function, killed and cut off at random (
 	@scripts/setup.sh test
 	@go test -count=1 -tags local,system -timeout 60m -v ./scripts/system/... $(ARGS)
 
+.PHONY: e2e
+e2e: ## test the whole system on the Kubernetes cluster of KUBECONFIG (with Knative); see scripts/e2e/README.md
+	@go test -count=1 -tags e2e -timeout 60m -v ./scripts/e2e $(ARGS)
+
 .PHONY: bench
 bench: ## measure ingest, overhead per message, SQL round trips and start times
 	@scripts/setup.sh
@@ -55,6 +63,18 @@ bench: ## measure ingest, overhead per message, SQL round trips and start times
 migrate: ## bring the database of DATABASE_URL to the newest schema
 	@go run ./scripts/migrate $(ARGS)
 
+.PHONY: deploy
+deploy: ## put the system on the cluster of KUBECONFIG; OVERLAY=config/overlays/kind KO_DOCKER_REPO=
+	@go run ./scripts/deploy -overlay $(OVERLAY) $(ARGS)
+
+.PHONY: undeploy
+undeploy: ## take it away again; PURGE=1 also its data
+	@go run ./scripts/deploy -overlay $(OVERLAY) -remove $(if $(PURGE),-purge) $(ARGS)
+
+.PHONY: sample-secrets
+sample-secrets: ## make up the values that `kubectl apply -k config/samples` reads
+	@go run ./scripts/deploy -sample-secrets
+
 .PHONY: sync
 sync: ## give every module the same versions: go work sync, then tidy
 	@go work sync
@@ -63,12 +83,19 @@ sync: ## give every module the same versions: go work sync, then tidy
 	@$(every-package)
 	@go run ./scripts/modsync
 
+# The CustomResourceDefinitions come from shared/api/v1alpha1 and its comments.
+crds = bin/controller-gen crd:allowDangerousTypes=true paths=./shared/api/v1alpha1/crd output:crd:dir=
+
+.PHONY: generate
+generate: bin/controller-gen ## write config/crd from the types in shared/api
+	@$(crds)config/crd
+
 .PHONY: lint
 lint: bin/golangci-lint ## run the linters of .golangci.yaml over every module
 	@bin/golangci-lint run $(ARGS) $(patsubst %,./%/...,$(modules))
 
 .PHONY: verify
-verify: verify-format verify-modules verify-vet verify-images ## check what review should not have to: format, modules, vet, builds as images do them
+verify: verify-format verify-modules verify-generate verify-vet verify-images ## check what review should not have to: format, modules, generated files, vet, builds as images do them
 
 .PHONY: verify-format
 verify-format: bin/gofumpt
@@ -85,11 +112,17 @@ verify-modules:
 	@before=$$(sha256sum go.work.sum); $(every-package); \
 	[[ $$before == $$(sha256sum go.work.sum) ]] || { echo 'go.work.sum: lacked lines, which are there now: commit it' >&2; exit 1; }
 
+.PHONY: verify-generate
+verify-generate: bin/controller-gen
+	@echo 'verify: generated files' >&2
+	@fresh=$$(mktemp -d); trap 'rm -r "$$fresh"' EXIT; cp config/crd/kustomization.yaml "$$fresh"; $(crds)"$$fresh"; \
+	diff -ru config/crd "$$fresh" || { echo 'config/crd: not what the types say: run `make generate`' >&2; exit 1; }
+
 .PHONY: verify-vet
 verify-vet:
 	@echo 'verify: vet' >&2
 	@go vet work
-	@go vet -tags local,system work
+	@go vet -tags local,system,e2e work
 
 # As ko builds an image: without go.work, C and the tags of development.
 .PHONY: verify-images
@@ -107,6 +140,10 @@ clean: ## remove what was built; the state of `make dev` in .tuluat/ stays
 # what they require never lifts a version under a function.
 bin/gofumpt: scripts/tools/go.mod scripts/tools/go.sum
 	@cd scripts/tools && GOWORK=off CGO_ENABLED=0 go build -buildvcs=false -o ../../bin/ mvdan.cc/gofumpt
+	@touch $@
+
+bin/controller-gen: scripts/tools/go.mod scripts/tools/go.sum
+	@cd scripts/tools && GOWORK=off CGO_ENABLED=0 go build -buildvcs=false -o ../../bin/ sigs.k8s.io/controller-tools/cmd/controller-gen
 	@touch $@
 
 bin/golangci-lint: scripts/tools/go.mod scripts/tools/go.sum

@@ -169,12 +169,17 @@ func (w *world) cluster(bin, dir string, pg *localpg.Server, receiver, model str
 		return nil, err
 	}
 	secrets := map[string]string{
-		"database/url": dsn, "model/provider": "openai", "model/name": "instant", "model/openai-base-url": model, "model/openai-api-key": "none-needed",
+		"model/provider": "openai", "model/name": "instant", "model/openai-base-url": model, "model/openai-api-key": "none-needed",
 	}
 	return devcluster.New(devcluster.Options{
 		Manifest: set, Binary: func(importPath string) string { return filepath.Join(bin, path.Base(importPath)) },
-		Secret:    func(name, key string) (string, bool) { v, ok := secrets[name+"/"+key]; return v, ok },
-		ConfigMap: func(string) (string, bool) { return agents, true },
+		Secret: func(name, key string) (string, bool) {
+			if name == "database" {
+				return dsn, true
+			}
+			v, ok := secrets[name+"/"+key]
+			return v, ok
+		},
 		Env: func(*manifest.Service) map[string]string {
 			return map[string]string{
 				"HOOK_SECRET": hookSecret, "SECRETS": "environment", "CALLBACK_ALLOW_PRIVATE": "true", "LOG_LEVEL": "WARN", "SANDBOX_DRIVER": "local",

@@ -21,12 +21,13 @@ func TestTenProcessesAtOnce(t *testing.T) {
 		t.Fatalf("build: %v\n%s", err, out)
 	}
 	dsn := postgrestest.Empty(t)
+	logins := newLogins(t, dsn)
 	var starters []*exec.Cmd
 	var outputs []*strings.Builder
 	for range 10 {
 		out := &strings.Builder{}
 		cmd := exec.Command(binary)
-		cmd.Env, cmd.Stderr = append(os.Environ(), "DATABASE_URL="+dsn.Reveal()), out
+		cmd.Env, cmd.Stderr = append(os.Environ(), "DATABASE_URL="+dsn.Reveal(), "LOGINS_DIR="+logins.dir, "CONNECT_WAIT=10s"), out
 		if err := cmd.Start(); err != nil {
 			t.Fatal(err)
 		}
@@ -35,6 +36,9 @@ func TestTenProcessesAtOnce(t *testing.T) {
 	for i, cmd := range starters {
 		if err := cmd.Wait(); err != nil {
 			t.Errorf("starter %d: %v\n%s", i, err, outputs[i])
+		}
+		if strings.Contains(outputs[i].String(), secretWord) {
+			t.Errorf("starter %d printed a password", i)
 		}
 	}
 	conn, err := pgx.Connect(context.Background(), dsn.Reveal())
@@ -46,11 +50,12 @@ func TestTenProcessesAtOnce(t *testing.T) {
 	if err := conn.QueryRow(context.Background(), `SELECT count(*), count(DISTINCT version_id) FROM goose_db_version`).Scan(&versions, &distinct); err != nil || versions < 2 || versions != distinct {
 		t.Errorf("%d rows for %d versions, %v", versions, distinct, err)
 	}
+	logins.check(conn)
 }
 
 func TestFailuresAreSaid(t *testing.T) {
 	for name, dsn := range map[string]string{"nothing": "", "not a DSN": "post gres://secret-word@", "nobody there": "postgres://u:secret-word@127.0.0.1:1/x?connect_timeout=1"} {
-		err := run(t.Context(), func(string) string { return dsn })
+		err := run(t.Context(), func(name string) string { return map[string]string{"DATABASE_URL": dsn}[name] })
 		if err == nil || strings.Contains(err.Error(), "secret-word") {
 			t.Errorf("%s: %v", name, err)
 		}

@@ -253,7 +253,6 @@ func (w *world) start(bin string) {
 		Manifest:  w.set,
 		Binary:    func(importPath string) string { return filepath.Join(bin, path.Base(importPath)) },
 		Secret:    w.secret,
-		ConfigMap: func(string) (string, bool) { return w.agentsDir(), true },
 		Env:       func(s *manifest.Service) map[string]string { return w.env(s, bin) },
 		AgentsDir: w.agentsDir(),
 		LogDir:    w.logDir(),
@@ -362,8 +361,10 @@ const modelKey = "key-of-the-played-model"
 
 // secret is a Secret's key, as the platform would have it.
 func (w *world) secret(name, key string) (string, bool) {
+	if name == "database" {
+		return w.dsn, true // replaced per Service by env
+	}
 	value, ok := map[string]string{
-		"database/url":          w.dsn, // replaced per Service by env
 		"model/provider":        "openai",
 		"model/name":            "tuluat-stand-in",
 		"model/openai-base-url": w.modelURL,

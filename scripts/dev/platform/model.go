@@ -81,12 +81,15 @@ func (s *standIn) close() error {
 }
 
 // secrets are the keys of the Secrets that the YAML refers to, by NAME/KEY.
-func (m model) secrets(databaseURL string) map[string]string {
+// databases has each function's own connection string.
+func (m model) secrets(databases map[string]string) map[string]string {
 	all := map[string]string{
-		"database/url":   databaseURL,
 		"model/provider": m.provider, "model/name": m.name,
 		"model/openai-base-url": m.openaiURL, "model/openai-api-key": m.openaiKey,
 		"model/anthropic-base-url": m.anthropicURL, "model/anthropic-api-key": m.anthropicKey,
+	}
+	for function, url := range databases {
+		all["database/"+function] = url
 	}
 	for key, value := range all {
 		if value == "" {

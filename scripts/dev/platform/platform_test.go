@@ -64,7 +64,7 @@ func TestStandInServesBothWires(t *testing.T) {
 			t.Error(err)
 		}
 	}()
-	secrets := m.secrets("postgres://x")
+	secrets := m.secrets(nil)
 	for _, url := range []string{secrets["model/openai-base-url"] + "/models", secrets["model/anthropic-base-url"] + "/v1/models"} {
 		request, err := http.NewRequest(http.MethodGet, url, nil)
 		if err != nil {
@@ -80,7 +80,7 @@ func TestStandInServesBothWires(t *testing.T) {
 			t.Errorf("%s answered %d", url, response.StatusCode)
 		}
 	}
-	real := model{provider: "openai", name: "m", openaiKey: "k"}.secrets("postgres://x")
+	real := model{provider: "openai", name: "m", openaiKey: "k"}.secrets(nil)
 	if _, ok := real["model/openai-base-url"]; ok {
 		t.Error("an empty base URL became a Secret's key")
 	}

@@ -65,7 +65,11 @@ func run(ctx context.Context, h handover.Handover) (err error) {
 	}
 	defer func() { err = errors.Join(err, stand.close()) }()
 
-	s := &secrets{folder: h.Secrets(), fixed: model.secrets(dsn.Reveal())}
+	databases, err := asRoles(dsn, set)
+	if err != nil {
+		return err
+	}
+	s := &secrets{folder: h.Secrets(), fixed: model.secrets(databases)}
 	found := &channels{folder: h.Agents, secrets: s}
 	if _, err := found.scan(); err != nil {
 		return err
@@ -75,20 +79,14 @@ func run(ctx context.Context, h handover.Handover) (err error) {
 		return err
 	}
 	defer func() { err = errors.Join(err, messengers.close()) }()
-	databases, err := asRoles(dsn, set)
-	if err != nil {
-		return err
-	}
 	cluster, err := devcluster.New(devcluster.Options{
-		Manifest:  set,
-		Binary:    func(importPath string) string { return filepath.Join(h.Bin(), path.Base(importPath)) },
-		Secret:    s.read,
-		ConfigMap: func(name string) (string, bool) { return h.Agents, name == "agents" },
+		Manifest: set,
+		Binary:   func(importPath string) string { return filepath.Join(h.Bin(), path.Base(importPath)) },
+		Secret:   s.read,
 		Env: func(service *manifest.Service) map[string]string {
 			env := environment(service, boxes, found)
 			maps.Copy(env, messengers.environment(service.Function()))
 			maps.Copy(env, store.environment(service.Function()))
-			env["DATABASE_URL"] = databases[service.Function()]
 			return env
 		},
 		AgentsDir: h.Agents, LogDir: h.Logs(), Log: log, OnError: c.functionError, Gateway: h.Address,

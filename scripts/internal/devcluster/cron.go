@@ -39,8 +39,8 @@ func (c *Cluster) checkSources() error {
 	}
 	for _, s := range c.o.Manifest.ResourceSources {
 		_, _, err := c.o.Manifest.Target(s.Spec.Sink)
-		if err == nil && (s.Spec.EventMode != sourcesv1.ResourceMode || s.Spec.ResourceOwner != nil || s.Spec.NamespaceSelector != nil || len(s.Spec.Filters) > 0) {
-			err = errors.New("only mode Resource without owner, selectors and filters is supported")
+		if err == nil && (s.Spec.EventMode != sourcesv1.ReferenceMode || s.Spec.ResourceOwner != nil || s.Spec.NamespaceSelector != nil || len(s.Spec.Filters) > 0) {
+			err = errors.New("only mode Reference without owner, selectors and filters is supported")
 		}
 		problems = append(problems, named("ApiServerSource", s.Name, err))
 	}

@@ -17,6 +17,10 @@ var inherited = []string{
 	"HTTP_PROXY", "HTTPS_PROXY", "NO_PROXY", "http_proxy", "https_proxy", "no_proxy",
 }
 
+// agentsSource says where a function finds the agents. A folder stands for the
+// API server here.
+const agentsSource = "AGENTS_SOURCE"
+
 // environment resolves a Service's variables: values, keys of Secrets, folders
 // that stand for ConfigMaps, and cluster host names as addresses of this
 // machine. Nothing else of this process's environment reaches a function.
@@ -32,6 +36,9 @@ func (c *Cluster) environment(spec *manifest.Service) ([]string, error) {
 		if set {
 			values[v.Name] = value
 		}
+	}
+	if _, reads := values[agentsSource]; reads && c.o.AgentsDir != "" {
+		values[agentsSource], values["AGENTS_DIR"] = "folder", c.o.AgentsDir
 	}
 	if c.o.Env != nil {
 		for name, value := range c.o.Env(spec) {
@@ -81,6 +88,10 @@ func (c *Cluster) localise(spec *manifest.Service, values map[string]string) err
 	for name, value := range values {
 		if folder, ok := mounts[value]; ok {
 			value = folder
+			if folder == "" { // optional, and nothing stands for it
+				delete(values, name)
+				continue
+			}
 		}
 		values[name] = local.Replace(value)
 		if strings.Contains(values[name], ".svc.cluster.local") {
@@ -90,14 +101,14 @@ func (c *Cluster) localise(spec *manifest.Service, values map[string]string) err
 	return errors.Join(problems...)
 }
 
-// mounts maps each mount path to the folder that stands for its ConfigMap. A
-// process has no mounts of its own: only variables that are exactly the path
-// are replaced.
+// mounts maps each mount path to the folder that stands for its ConfigMap, empty
+// for an optional one that nothing stands for. A process has no mounts of its
+// own: only variables that are exactly the path are replaced.
 func (c *Cluster) mounts(spec *manifest.Service) (map[string]string, error) {
 	template := spec.Spec.Template.Spec
-	maps := map[string]string{}
+	maps := map[string]manifest.ConfigMapRef{}
 	for _, v := range template.Volumes {
-		maps[v.Name] = v.ConfigMap.Name
+		maps[v.Name] = v.ConfigMap
 	}
 	paths := map[string]string{}
 	var problems []error
@@ -105,10 +116,10 @@ func (c *Cluster) mounts(spec *manifest.Service) (map[string]string, error) {
 		var folder string
 		ok := false
 		if c.o.ConfigMap != nil {
-			folder, ok = c.o.ConfigMap(maps[m.Name])
+			folder, ok = c.o.ConfigMap(maps[m.Name].Name)
 		}
-		if !ok {
-			problems = append(problems, fmt.Errorf("Service %s: no folder stands for the ConfigMap %s", spec.Name, maps[m.Name]))
+		if !ok && !maps[m.Name].Optional {
+			problems = append(problems, fmt.Errorf("Service %s: no folder stands for the ConfigMap %s", spec.Name, maps[m.Name].Name))
 			continue
 		}
 		paths[m.MountPath] = folder

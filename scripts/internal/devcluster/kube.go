@@ -15,6 +15,7 @@ import (
 	cloudevents "github.com/cloudevents/sdk-go/v2/event"
 	"github.com/google/uuid"
 	"go.yaml.in/yaml/v3"
+	corev1 "k8s.io/api/core/v1"
 	"knative.dev/eventing/pkg/apis/sources"
 	sourcesv1 "knative.dev/eventing/pkg/apis/sources/v1"
 )
@@ -72,14 +73,14 @@ func differences(before, after map[resource]fingerprint) []change {
 		old, ok := before[r]
 		switch {
 		case !ok:
-			changes = append(changes, change{r, sources.ApiServerSourceAddEventType})
+			changes = append(changes, change{r, sources.ApiServerSourceAddRefEventType})
 		case old != mark:
-			changes = append(changes, change{r, sources.ApiServerSourceUpdateEventType})
+			changes = append(changes, change{r, sources.ApiServerSourceUpdateRefEventType})
 		}
 	}
 	for r := range before {
 		if _, ok := after[r]; !ok {
-			changes = append(changes, change{r, sources.ApiServerSourceDeleteEventType})
+			changes = append(changes, change{r, sources.ApiServerSourceDeleteRefEventType})
 		}
 	}
 	return changes
@@ -106,8 +107,8 @@ func (c *Cluster) announce(ctx context.Context, change change) {
 	}
 }
 
-// resourceEvent has the attributes of the real source. Its data is the object's
-// name only: no function may rely on more, because a watch has gaps.
+// resourceEvent has the attributes and the data of the real source in mode
+// Reference.
 func resourceEvent(change change, namespace string) (cloudevents.Event, error) {
 	r := change.resource
 	event := cloudevents.New()
@@ -119,9 +120,7 @@ func resourceEvent(change change, namespace string) (cloudevents.Event, error) {
 	for name, value := range map[string]string{"kind": r.kind, "apiversion": r.apiVersion, "name": r.name, "namespace": namespace} {
 		event.SetExtension(name, value)
 	}
-	err := event.SetData(cloudevents.ApplicationJSON, map[string]any{
-		"apiVersion": r.apiVersion, "kind": r.kind, "metadata": map[string]string{"name": r.name, "namespace": namespace},
-	})
+	err := event.SetData(cloudevents.ApplicationJSON, corev1.ObjectReference{APIVersion: r.apiVersion, Kind: r.kind, Namespace: namespace, Name: r.name})
 	return event, errors.Join(err, event.Validate())
 }
 

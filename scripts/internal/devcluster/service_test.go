@@ -268,7 +268,7 @@ func TestAgentsFolder(t *testing.T) {
 		t.Helper()
 		seen++
 		got := w.await("front", "request", seen)[seen-1].fields
-		return strings.TrimPrefix(got["type"], "dev.knative.apiserver.resource."), got["name"]
+		return strings.TrimPrefix(got["type"], "dev.knative.apiserver.ref."), got["name"]
 	}
 	expect := func(wantType, wantName string) {
 		t.Helper()

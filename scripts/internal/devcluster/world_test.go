@@ -172,7 +172,7 @@ apiVersion: sources.knative.dev/v1
 kind: ApiServerSource
 metadata: {name: agents, namespace: n}
 spec:
-  mode: Resource
+  mode: Reference
   resources: [{apiVersion: tuluat.ai/v1alpha1, kind: AiAgent}]
   sink: ` + ref("front") + "\n"
 }

@@ -78,12 +78,12 @@ func contract(t *testing.T, program string, s *manifest.Service) []string {
 		}
 		cmd.Env = append(cmd.Env, v.Name+"="+value)
 	}
-	// Where the YAML names the driver of a cluster, this build has the local one.
+	// Where the YAML names what only a cluster has, this machine has its own.
 	runner := filepath.Join(t.TempDir(), "runner")
 	if err := os.WriteFile(runner, []byte("#!/bin/sh\n"), 0o755); err != nil {
 		t.Fatal(err)
 	}
-	cmd.Env = append(cmd.Env, "PATH="+os.Getenv("PATH"), "SANDBOX_DRIVER=local", "SANDBOX_LOCAL_DIR="+t.TempDir(), "SANDBOX_LOCAL_RUNNER="+runner)
+	cmd.Env = append(cmd.Env, "PATH="+os.Getenv("PATH"), "SECRETS=environment", "AGENTS_SOURCE=folder", "AGENTS_DIR="+t.TempDir(), "SANDBOX_DRIVER=local", "SANDBOX_LOCAL_DIR="+t.TempDir(), "SANDBOX_LOCAL_RUNNER="+runner)
 	out, err := cmd.Output()
 	if err != nil {
 		t.Fatalf("%s -contract: %v\n%s", s.Name, err, stderrOf(err))

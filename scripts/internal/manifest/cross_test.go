@@ -8,7 +8,6 @@ import (
 	"go/parser"
 	"go/token"
 	"maps"
-	"os"
 	"os/exec"
 	"path/filepath"
 	"slices"
@@ -17,7 +16,7 @@ import (
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
-	"go.yaml.in/yaml/v3"
+	rbacv1 "k8s.io/api/rbac/v1"
 	duckv1 "knative.dev/pkg/apis/duck/v1"
 
 	"tuluat.ai/harness/scripts/internal/manifest"
@@ -42,7 +41,7 @@ func wiring(t *testing.T) *manifest.Set {
 
 // unheard lists the types that no Trigger needs: they feed streams, or their
 // listener is not built yet.
-var unheard = []event.Type{event.MessageStatus, event.SessionChanged, event.SandboxChanged, event.ApprovalRequested}
+var unheard = []event.Type{event.MessageStatus, event.ApprovalRequested}
 
 func TestTriggersAndEventTypesAgree(t *testing.T) {
 	heard := map[event.Type]bool{}
@@ -138,7 +137,7 @@ func TestServicesNameRealThings(t *testing.T) {
 func TestServicesSetWhatTheirFunctionsRead(t *testing.T) {
 	for _, s := range wiring(t).Services {
 		folder := filepath.Join(root, "functions", s.Function())
-		read, required := variables(t, filepath.Join(folder, "config.go"), filepath.Join(root, "shared/sandbox/driver/driver.go"), filepath.Join(root, "shared/secret/source/source.go"), filepath.Join(root, "shared/archive/archive.go"))
+		read, required := variables(t, filepath.Join(folder, "config.go"))
 		set := map[string]bool{}
 		for _, v := range s.Env() {
 			set[v.Name] = true
@@ -147,47 +146,88 @@ func TestServicesSetWhatTheirFunctionsRead(t *testing.T) {
 			}
 		}
 		for name := range required {
-			if set[name] || strings.HasPrefix(name, "SANDBOX_LOCAL_") || (s.Name == "webhook-ingest-events" && name == "BROKER_URL") {
-				continue // of the local driver only; of the public side only
+			if set[name] || strings.HasPrefix(name, "SANDBOX_LOCAL_") || name == "AGENTS_DIR" || (s.Name == "webhook-ingest-events" && name == "BROKER_URL") {
+				continue // of one machine only; of the public side only
 			}
 			t.Errorf("Service %s does not set %s, which %s/config.go requires", s.Name, name, folder)
 		}
 	}
 }
 
+// readers are the shared functions that read a part of the environment.
+var readers = map[string]string{
+	"driver.Read": "shared/sandbox/driver/driver.go", "driver.ReadStart": "shared/sandbox/driver/driver.go",
+	"source.Read": "shared/secret/source/source.go", "archive.Read": "shared/archive/archive.go",
+}
+
 // variables finds the names that a parseConfig asks for: the first argument of
-// every call that is a string in capitals.
-func variables(t *testing.T, files ...string) (read, required map[string]bool) {
+// every call that is a string in capitals, there and in the readers it calls.
+func variables(t *testing.T, file string) (read, required map[string]bool) {
 	t.Helper()
 	read, required = map[string]bool{}, map[string]bool{}
-	for _, file := range files {
-		parsed, err := parser.ParseFile(token.NewFileSet(), file, nil, 0)
-		if err != nil {
-			t.Fatal(err)
-		}
-		ast.Inspect(parsed, func(n ast.Node) bool {
-			call, ok := n.(*ast.CallExpr)
-			if !ok || len(call.Args) == 0 {
-				return true
-			}
-			literal, ok := call.Args[0].(*ast.BasicLit)
-			selector, isMethod := call.Fun.(*ast.SelectorExpr)
-			getenv, isFunction := call.Fun.(*ast.Ident)
-			if !ok || !isMethod && !(isFunction && getenv.Name == "getenv") || literal.Kind != token.STRING {
-				return true
-			}
-			name, err := strconv.Unquote(literal.Value)
-			if err != nil || name == "" || name != strings.ToUpper(name) {
-				return true
-			}
-			read[name] = true
-			if isMethod && selector.Sel.Name == "Required" {
-				required[name] = true
-			}
-			return true
-		})
+	parsed, err := parser.ParseFile(token.NewFileSet(), file, nil, 0)
+	if err != nil {
+		t.Fatal(err)
 	}
+	collect(t, parsed, "", read, required)
 	return read, required
+}
+
+// collect adds the variables that node asks for. name is the reader's whose body
+// is looked at.
+func collect(t *testing.T, node ast.Node, name string, read, required map[string]bool) {
+	t.Helper()
+	ast.Inspect(node, func(n ast.Node) bool {
+		call, ok := n.(*ast.CallExpr)
+		if !ok || len(call.Args) == 0 {
+			return true
+		}
+		selector, isMethod := call.Fun.(*ast.SelectorExpr)
+		called, isFunction := call.Fun.(*ast.Ident)
+		reader := ""
+		if isMethod {
+			if of, ok := selector.X.(*ast.Ident); ok {
+				reader = of.Name + "." + selector.Sel.Name
+			}
+		} else if isFunction && name != "" { // of the reader's own package
+			reader = strings.Split(name, ".")[0] + "." + called.Name
+		}
+		if file, ok := readers[reader]; ok && reader != name {
+			collect(t, function(t, file, strings.Split(reader, ".")[1]), reader, read, required)
+		}
+		argument := call.Args[0]
+		if of, ok := argument.(*ast.Ident); ok && of.Name == "c" && isFunction && len(call.Args) > 1 {
+			argument = call.Args[1] // a function of config.go that reads one for its caller
+		}
+		literal, ok := argument.(*ast.BasicLit)
+		if !ok || !isMethod && !(isFunction && (called.Name == "getenv" || argument != call.Args[0])) || literal.Kind != token.STRING {
+			return true
+		}
+		variable, err := strconv.Unquote(literal.Value)
+		if err != nil || variable == "" || variable != strings.ToUpper(variable) {
+			return true
+		}
+		read[variable] = true
+		if isMethod && selector.Sel.Name == "Required" {
+			required[variable] = true
+		}
+		return true
+	})
+}
+
+func function(t *testing.T, file, name string) *ast.FuncDecl {
+	t.Helper()
+	parsed, err := parser.ParseFile(token.NewFileSet(), filepath.Join(root, file), nil, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, d := range parsed.Decls {
+		if f, ok := d.(*ast.FuncDecl); ok && f.Name.Name == name && f.Recv == nil {
+			return f
+		}
+	}
+	t.Fatalf("%s has no function %s", file, name)
+	return nil
 }
 
 // The sweep's way around a deaf broker is the Triggers once more.
@@ -233,13 +273,22 @@ func TestRolesGiveTheLeast(t *testing.T) {
 		}
 	}
 	want := map[string][]string{
-		sandboxes + " sandbox-exec pods":      {"create", "delete", "get", "list", "watch"},
-		sandboxes + " sandbox-exec pods/exec": {"create", "get"},
-		sandboxes + " reaper-cron pods":       {"delete", "get", "list"},
-		namespace + " agent-status aiagents":  {"get", "list", "watch"},
-		agents + " webhook-ingest secrets":    {"list"},
-		agents + " whatsapp-ingest secrets":   {"list"},
-		agents + " telegram-ingest secrets":   {"list"},
+		sandboxes + " sandbox-exec pods":                   {"create", "delete", "get", "list", "watch"},
+		sandboxes + " sandbox-exec pods/exec":              {"create", "get"},
+		sandboxes + " sandbox-exec events":                 {"list"},
+		sandboxes + " sandbox-exec persistentvolumeclaims": {"create", "patch"},
+		sandboxes + " sandbox-exec networkpolicies":        {"create"},
+		sandboxes + " reaper-cron pods":                    {"delete", "get", "list", "watch"},
+		sandboxes + " reaper-cron persistentvolumeclaims":  {"delete", "list"},
+		agents + " agent-source aiagents":                  {"get", "list", "watch"},
+		agents + " agent-source aiworkflows":               {"get", "list", "watch"},
+		agents + " agent-status aiagents":                  {"get", "list", "watch"},
+		agents + " agent-status aiagents/status":           {"patch"},
+		agents + " agent-status aiworkflows":               {"get", "list", "watch"},
+		agents + " agent-status aiworkflows/status":        {"patch"},
+		agents + " webhook-ingest secrets":                 {"list"},
+		agents + " whatsapp-ingest secrets":                {"list"},
+		agents + " telegram-ingest secrets":                {"list"},
 	}
 	if diff := cmp.Diff(want, verbs); diff != "" {
 		t.Errorf("-want +roles:\n%s", diff)
@@ -251,57 +300,11 @@ func TestRolesGiveTheLeast(t *testing.T) {
 			}
 		}
 	}
-}
-
-// With every Service at its max-scale and every pool full the database still
-// has room: 100 connections, three of them the superuser's.
-func TestConnectionBudget(t *testing.T) {
-	const perProcess, budget = 4, 97
-	total := 0
-	for _, s := range wiring(t).Services {
-		scale, err := s.Scale(manifest.MaxScale)
-		if err != nil {
-			t.Fatal(err)
-		}
-		conns := perProcess
-		for _, v := range s.Env() {
-			if v.Name == "DATABASE_MAX_CONNS" {
-				if conns, err = strconv.Atoi(v.Value); err != nil {
-					t.Fatal(err)
-				}
-			}
-		}
-		total += scale * conns
-	}
-	if total > budget {
-		t.Errorf("%d connections at full scale, %d are there", total, budget)
-	}
-}
-
-func TestKustomizationsListEveryFile(t *testing.T) {
-	for folder, below := range map[string]string{"config": "functions", "eventing": ""} {
-		text, err := os.ReadFile(filepath.Join(root, folder, "kustomization.yaml"))
-		if err != nil {
-			t.Fatal(err)
-		}
-		var k struct{ Resources []string }
-		if err := yaml.Unmarshal(text, &k); err != nil {
-			t.Fatal(err)
-		}
-		files, err := filepath.Glob(filepath.Join(root, folder, below, "*.yaml"))
-		if err != nil {
-			t.Fatal(err)
-		}
-		for _, file := range files {
-			name := filepath.Join(below, filepath.Base(file))
-			if name != "kustomization.yaml" && !slices.Contains(k.Resources, name) {
-				t.Errorf("%s/kustomization.yaml does not list %s", folder, name)
-			}
-		}
-		for _, name := range k.Resources {
-			if _, err := os.Stat(filepath.Join(root, folder, name)); err != nil {
-				t.Errorf("%s/kustomization.yaml: %v", folder, err)
-			}
+	for _, s := range set.Services {
+		spec := s.Spec.Template.Spec
+		bound := slices.ContainsFunc(set.RoleBindings, func(b *rbacv1.RoleBinding) bool { return b.RoleRef.Name == spec.ServiceAccountName })
+		if mounted := spec.AutomountServiceAccountToken == nil; mounted != bound { // Knative knows only nil and false
+			t.Errorf("Service %s: its Pods have a token: %v, its account has rights: %v", s.Name, mounted, bound)
 		}
 	}
 }

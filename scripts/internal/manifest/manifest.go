@@ -1,15 +1,20 @@
 // Package manifest reads the YAML that wires the system: config/functions and
-// eventing, the same files kubectl applies. It is strict: an unknown field, an
-// unsupported kind or an object that eventing itself would refuse is an error
-// with file and line, because what is skipped here would be obeyed there.
+// eventing, the same files kubectl applies, and what kustomize renders of them.
+// It is strict: an unknown field, an unsupported kind or an object that eventing
+// itself would refuse is an error with file and line, because what is skipped
+// here would be obeyed there.
 package manifest
 
 import (
 	"errors"
 	"fmt"
 
+	appsv1 "k8s.io/api/apps/v1"
+	batchv1 "k8s.io/api/batch/v1"
 	corev1 "k8s.io/api/core/v1"
+	networkingv1 "k8s.io/api/networking/v1"
 	rbacv1 "k8s.io/api/rbac/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	eventingv1 "knative.dev/eventing/pkg/apis/eventing/v1"
 	sourcesv1 "knative.dev/eventing/pkg/apis/sources/v1"
 	duckv1 "knative.dev/pkg/apis/duck/v1"
@@ -26,7 +31,29 @@ type Set struct {
 	Pings           []*sourcesv1.PingSource
 	ResourceSources []*sourcesv1.ApiServerSource
 
+	// What only a cluster honours.
+	Namespaces   []*corev1.Namespace
+	ConfigMaps   []*corev1.ConfigMap
+	Quotas       []*corev1.ResourceQuota
+	LimitRanges  []*corev1.LimitRange
+	Policies     []*networkingv1.NetworkPolicy
+	Claims       []*corev1.PersistentVolumeClaim
+	Jobs         []*batchv1.Job
+	Deployments  []*appsv1.Deployment
+	StatefulSets []*appsv1.StatefulSet
+	Plain        []*corev1.Service // of Kubernetes itself
+	Definitions  []*Definition
+
 	origins []origin
+}
+
+// Definition is a CustomResourceDefinition, whose schema is generated and tested
+// where it is made.
+type Definition struct {
+	metav1.TypeMeta   `json:",inline"`
+	metav1.ObjectMeta `json:"metadata"`
+	Spec              map[string]any `json:"spec"`
+	Status            map[string]any `json:"status,omitempty"` // controller-gen leaves an empty one
 }
 
 // origin is where an object is written.

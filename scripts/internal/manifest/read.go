@@ -13,12 +13,8 @@ import (
 	"strings"
 
 	"go.yaml.in/yaml/v3"
-	corev1 "k8s.io/api/core/v1"
-	rbacv1 "k8s.io/api/rbac/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	eventingv1 "knative.dev/eventing/pkg/apis/eventing/v1"
 	"knative.dev/eventing/pkg/apis/feature"
-	sourcesv1 "knative.dev/eventing/pkg/apis/sources/v1"
 	"knative.dev/pkg/apis"
 	kjson "sigs.k8s.io/json"
 )
@@ -55,6 +51,19 @@ func (s *Set) readFile(file string) error {
 	if err != nil {
 		return err
 	}
+	return s.readText(file, text)
+}
+
+// Parse reads what kustomize rendered. name stands for it in errors.
+func Parse(name string, text []byte) (*Set, error) {
+	set := &Set{}
+	if err := errors.Join(set.readText(name, text), set.checkUnique()); err != nil {
+		return nil, err
+	}
+	return set, nil
+}
+
+func (s *Set) readText(file string, text []byte) error {
 	decoder := yaml.NewDecoder(bytes.NewReader(text))
 	var problems []error
 	for {
@@ -101,7 +110,10 @@ func (s *Set) readObject(file string, node *yaml.Node) error {
 	if err := decodeStrict(file, node, data, object); err != nil {
 		return err
 	}
-	if head.Metadata.Name == "" || head.Metadata.Namespace == "" {
+	if head.Metadata.Name == "" || (head.Metadata.Namespace == "") != clusterWide[head.Kind] {
+		if clusterWide[head.Kind] {
+			return fmt.Errorf("%s:%d: metadata needs a name and no namespace", file, lineOf(node, "metadata"))
+		}
 		return fmt.Errorf("%s:%d: metadata needs a name and a namespace", file, lineOf(node, "metadata"))
 	}
 	if v, ok := object.(validated); ok {
@@ -135,31 +147,61 @@ func defaultFeatures(ctx context.Context) (context.Context, error) {
 func (s *Set) newObject(apiVersion, kind string) (object any, keep func()) {
 	switch apiVersion + " " + kind {
 	case "serving.knative.dev/v1 Service":
-		o := &Service{}
-		return o, func() { s.Services = append(s.Services, o) }
+		return into(&s.Services)
 	case "v1 ServiceAccount":
-		o := &corev1.ServiceAccount{}
-		return o, func() { s.Accounts = append(s.Accounts, o) }
+		return into(&s.Accounts)
 	case "rbac.authorization.k8s.io/v1 Role":
-		o := &rbacv1.Role{}
-		return o, func() { s.Roles = append(s.Roles, o) }
+		return into(&s.Roles)
 	case "rbac.authorization.k8s.io/v1 RoleBinding":
-		o := &rbacv1.RoleBinding{}
-		return o, func() { s.RoleBindings = append(s.RoleBindings, o) }
+		return into(&s.RoleBindings)
 	case "eventing.knative.dev/v1 Broker":
-		o := &eventingv1.Broker{}
-		return o, func() { s.Brokers = append(s.Brokers, o) }
+		return into(&s.Brokers)
 	case "eventing.knative.dev/v1 Trigger":
-		o := &eventingv1.Trigger{}
-		return o, func() { s.Triggers = append(s.Triggers, o) }
+		return into(&s.Triggers)
 	case "sources.knative.dev/v1 PingSource":
-		o := &sourcesv1.PingSource{}
-		return o, func() { s.Pings = append(s.Pings, o) }
+		return into(&s.Pings)
 	case "sources.knative.dev/v1 ApiServerSource":
-		o := &sourcesv1.ApiServerSource{}
-		return o, func() { s.ResourceSources = append(s.ResourceSources, o) }
+		return into(&s.ResourceSources)
+	}
+	return s.newPlatformObject(apiVersion, kind)
+}
+
+// clusterWide has the kinds that are in no namespace.
+var clusterWide = map[string]bool{"Namespace": true, "CustomResourceDefinition": true}
+
+// newPlatformObject is newObject for what only a cluster honours. A Secret is
+// not among them: no file here may hold one.
+func (s *Set) newPlatformObject(apiVersion, kind string) (object any, keep func()) {
+	switch apiVersion + " " + kind {
+	case "v1 Namespace":
+		return into(&s.Namespaces)
+	case "v1 ConfigMap":
+		return into(&s.ConfigMaps)
+	case "v1 ResourceQuota":
+		return into(&s.Quotas)
+	case "v1 LimitRange":
+		return into(&s.LimitRanges)
+	case "v1 PersistentVolumeClaim":
+		return into(&s.Claims)
+	case "v1 Service":
+		return into(&s.Plain)
+	case "networking.k8s.io/v1 NetworkPolicy":
+		return into(&s.Policies)
+	case "batch/v1 Job":
+		return into(&s.Jobs)
+	case "apps/v1 Deployment":
+		return into(&s.Deployments)
+	case "apps/v1 StatefulSet":
+		return into(&s.StatefulSets)
+	case "apiextensions.k8s.io/v1 CustomResourceDefinition":
+		return into(&s.Definitions)
 	}
 	return nil, nil
+}
+
+func into[T any](list *[]*T) (object any, keep func()) {
+	o := new(T)
+	return o, func() { *list = append(*list, o) }
 }
 
 func decodeStrict(file string, node *yaml.Node, data []byte, into any) error {

@@ -68,6 +68,7 @@ type Container struct {
 	Env             []EnvVar                    `json:"env,omitempty"`
 	VolumeMounts    []VolumeMount               `json:"volumeMounts,omitempty"`
 	ReadinessProbe  *corev1.Probe               `json:"readinessProbe,omitempty"`
+	LivenessProbe   *corev1.Probe               `json:"livenessProbe,omitempty"`
 	Resources       corev1.ResourceRequirements `json:"resources"`
 	SecurityContext *corev1.SecurityContext     `json:"securityContext"`
 }
@@ -98,9 +99,11 @@ type Volume struct {
 	ConfigMap ConfigMapRef `json:"configMap"`
 }
 
-// ConfigMapRef names a ConfigMap.
+// ConfigMapRef names a ConfigMap. An optional one may be absent; then the folder
+// is empty.
 type ConfigMapRef struct {
-	Name string `json:"name"`
+	Name     string `json:"name"`
+	Optional bool   `json:"optional,omitempty"`
 }
 
 // VolumeMount puts a Volume at a path of the container.
@@ -184,6 +187,9 @@ func (r RevisionSpec) validate() *apis.FieldError {
 	var errs *apis.FieldError
 	if r.ServiceAccountName == "" {
 		errs = errs.Also(apis.ErrMissingField("serviceAccountName"))
+	}
+	if r.AutomountServiceAccountToken != nil && *r.AutomountServiceAccountToken {
+		errs = errs.Also(apis.ErrGeneric("is true where it is left out, and Knative refuses to be told", "automountServiceAccountToken"))
 	}
 	if r.ContainerConcurrency == nil || *r.ContainerConcurrency < 1 {
 		errs = errs.Also(apis.ErrMissingField("containerConcurrency"))

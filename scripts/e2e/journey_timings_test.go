@@ -1,0 +1,220 @@
+//go:build e2e
+
+package e2e_test
+
+import (
+	"context"
+	"crypto/rand"
+	"fmt"
+	"net/http"
+	"net/url"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"tuluat.ai/harness/shared/harness"
+	"tuluat.ai/harness/shared/sandbox"
+	"tuluat.ai/harness/shared/sandbox/kubernetes"
+)
+
+// journeyTimings measures beside what the cluster itself can do, in the same run.
+func journeyTimings(t *testing.T, s *system) {
+	// The largest share that two cores leave beside the functions: the cluster's
+	// own time is compared, not the kernel's throttling.
+	const block = `{cpu: 500m, memory: 128Mi, volumeSize: 16Mi, timeoutSeconds: 60, ttlSeconds: 300, idleSeconds: 15, egress: none}`
+	h, err := s.makeHook(t.Context(), "timed", block, "")
+	must(t, err)
+	t.Run("start", func(t *testing.T) { timeStarts(t, s, h) })
+	t.Run("exec", func(t *testing.T) { timeExecs(t, s, h) })
+	t.Run("warm", func(t *testing.T) { timeWarm(t, s) })
+	t.Run("from zero", func(t *testing.T) { timeFromZero(t, s) })
+}
+
+const starts = 8
+
+// timeStarts compares the time from an event to the first instruction of its
+// command in a new sandbox with that of bare Pods.
+func timeStarts(t *testing.T, s *system, h *hook) {
+	ctx := t.Context()
+	var ours, rows, bare, plain []time.Duration
+	var model *corev1.Pod
+	for i := range starts + 1 {
+		mark := fmt.Sprintf("start-%d", i)
+		began := h.in(mark)
+		if _, err := began.ask(ctx, 2*time.Minute, "run: date +%s.%N; : "+mark); err != nil {
+			t.Fatal(err)
+		}
+		e, err := began.awaitExecution(ctx, time.Minute, ": "+mark, hasEnded)
+		must(t, err)
+		if e.State != "COMPLETED" {
+			t.Fatalf("%s is %s %q", mark, e.State, e.Reason)
+		}
+		if i == 0 { // the function may have slept; its sandbox is the model of the bare Pods
+			model, err = s.cluster.client.CoreV1().Pods(s.sandboxes()).Get(ctx, *e.Name, metav1.GetOptions{})
+			must(t, err)
+			continue
+		}
+		at, err := strconv.ParseFloat(strings.TrimSpace(e.Output), 64)
+		must(t, err)
+		ours = append(ours, time.Unix(0, int64(at*1e9)).Sub(e.CreatedAt))
+		rows = append(rows, e.StartedAt.Sub(e.CreatedAt))
+		// In turns, so that what else the machine does falls on all alike.
+		took, err := s.barePod(ctx, model, true)
+		must(t, err)
+		bare = append(bare, took)
+		took, err = s.barePod(ctx, model, false)
+		must(t, err)
+		plain = append(plain, took)
+	}
+	own, bound := quantile(ours, 0.5), quantile(bare, 0.5)
+	ratio := float64(own) / float64(bound)
+	s.figures.add("timings", "event to command start, new sandbox", spread(ours), "")
+	s.figures.add("timings", "event to RUNNING committed", spread(rows), "")
+	s.figures.add("timings", "bare Pod, same image and init container, create to running", spread(bare), "")
+	s.figures.add("timings", "plain Pod, same image, create to running", spread(plain), "")
+	s.figures.add("timings", "event to command start / bare Pod", fmt.Sprintf("%.2f", ratio), "1.25")
+	t.Logf("event to command start %v, bare %v, plain %v", ours, bare, plain)
+	if ratio > 1.25 {
+		t.Errorf("a command starts %.2f times as late as a bare Pod runs: %s against %s", ratio, short(own), short(bound))
+	}
+}
+
+// barePod makes a Pod like a sandbox, with or without its init container, and
+// returns the time from the request to the moment that the API server shows its
+// container running.
+func (s *system) barePod(ctx context.Context, model *corev1.Pod, withInit bool) (time.Duration, error) {
+	pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: "bare-" + strings.ToLower(rand.Text()[:8])}, Spec: *model.Spec.DeepCopy()}
+	pod.Spec.NodeName, pod.Spec.ServiceAccountName, pod.Spec.DeprecatedServiceAccount, pod.Spec.PriorityClassName, pod.Spec.Priority = "", "", "", "", nil
+	main := &pod.Spec.Containers[0]
+	if !withInit {
+		pod.Spec.InitContainers = nil
+		main.Command, main.Args = []string{"sleep", "60"}, nil
+	}
+	ctx, cancel := context.WithTimeout(ctx, time.Minute)
+	defer cancel()
+	pods := s.cluster.client.CoreV1().Pods(s.world())
+	watch, err := pods.Watch(ctx, metav1.ListOptions{FieldSelector: "metadata.name=" + pod.Name})
+	if err != nil {
+		return 0, err
+	}
+	defer watch.Stop()
+	now := int64(0)
+	defer func() {
+		_ = pods.Delete(context.WithoutCancel(ctx), pod.Name, metav1.DeleteOptions{GracePeriodSeconds: &now})
+	}()
+	began := time.Now()
+	if _, err := pods.Create(ctx, pod, metav1.CreateOptions{}); err != nil {
+		return 0, err
+	}
+	for e := range watch.ResultChan() {
+		p, ok := e.Object.(*corev1.Pod)
+		if ok && len(p.Status.ContainerStatuses) > 0 && p.Status.ContainerStatuses[0].State.Running != nil {
+			return time.Since(began), nil
+		}
+	}
+	return 0, fmt.Errorf("the bare Pod %s does not run: %w", pod.Name, context.Cause(ctx))
+}
+
+const execs = 40
+
+// timeExecs compares `true` through the driver in a warm sandbox with a raw exec
+// of the same in the same Pod.
+func timeExecs(t *testing.T, s *system, h *hook) {
+	ctx := t.Context()
+	if _, err := h.in("exec").ask(ctx, 2*time.Minute, "run: : exec-place"); err != nil {
+		t.Fatal(err)
+	}
+	e, err := h.awaitExecution(ctx, time.Minute, "exec-place", hasEnded)
+	must(t, err)
+	box := sandbox.Sandbox{ID: harness.SandboxID(*e.SandboxID), Name: *e.Name, UID: e.UID, Agent: harness.AgentName(h.name), ExpiresAt: time.Now().Add(time.Minute)}
+	images := t.TempDir()
+	must(t, os.WriteFile(filepath.Join(images, "default"), []byte(s.settings.standard), 0o600))
+	driver, err := kubernetes.New(kubernetes.Options{Config: s.cluster.config, Namespace: s.sandboxes(), RunnerImage: "not-started-here", ImagesDir: images})
+	must(t, err)
+	var ours, raw []time.Duration
+	for i := range execs + 2 {
+		began := time.Now()
+		result, err := sandbox.Exec(ctx, driver, box, sandbox.Request{
+			ID: harness.ExecutionID("exe_" + strings.ToLower(rand.Text())), Nonce: rand.Text(), Command: []string{"true"}, Timeout: 10 * time.Second,
+		}, func(string, int64, []byte) {})
+		took := time.Since(began)
+		must(t, err)
+		if result.State != harness.ExecutionCompleted {
+			t.Fatalf("true is %s %s %q", result.State, result.Reason, result.Message)
+		}
+		began = time.Now()
+		if _, err := s.cluster.exec(ctx, s.sandboxes(), box.Name, "sandbox", "true"); err != nil {
+			t.Fatal(err)
+		}
+		if i >= 2 { // connections are warm
+			ours, raw = append(ours, took), append(raw, time.Since(began))
+		}
+	}
+	own, bound := quantile(ours, 0.5), quantile(raw, 0.5)
+	ratio := float64(own) / float64(bound)
+	s.figures.add("timings", "exec of true in a warm sandbox, proved", spread(ours), "")
+	s.figures.add("timings", "raw client-go exec of true", spread(raw), "")
+	s.figures.add("timings", "exec / raw exec", fmt.Sprintf("%.2f", ratio), "1.3")
+	if ratio > 1.3 {
+		t.Errorf("an exec takes %.2f times as long as a raw one: %s against %s", ratio, short(own), short(bound))
+	}
+}
+
+// timeWarm measures a message to its reply, all functions awake.
+func timeWarm(t *testing.T, s *system) {
+	ann, err := s.outside.onWhatsApp(t.Context(), sampleNumber, "15552000002")
+	must(t, err)
+	var times []time.Duration
+	for i := range 42 {
+		said, answered, err := ann.ask(t.Context(), 2*time.Minute, "hello")
+		must(t, err)
+		if i >= 2 {
+			times = append(times, answered.At.Sub(said.At))
+		}
+	}
+	s.figures.add("timings", "message to reply, warm", spread(times), "")
+}
+
+// timeFromZero measures the same with no function pod at all.
+func timeFromZero(t *testing.T, s *system) {
+	ctx := t.Context()
+	ann, err := s.outside.onWhatsApp(ctx, sampleNumber, "15552000002")
+	must(t, err)
+	var times []time.Duration
+	for range 4 {
+		state, ok := eventually(ctx, 2*time.Minute, func(ctx context.Context) (bool, string) {
+			functions, _, err := s.functionPods(ctx)
+			if err != nil {
+				return false, err.Error()
+			}
+			return len(functions) == 0, fmt.Sprint(functions)
+		})
+		if !ok {
+			t.Fatalf("there is always a function pod: %s", state)
+		}
+		said, answered, err := ann.ask(ctx, 2*time.Minute, "hello")
+		must(t, err)
+		times = append(times, answered.At.Sub(said.At))
+	}
+	s.figures.add("timings", "message to reply, from zero", spread(times), "")
+}
+
+// touch wakes a function from inside the cluster, and says how long it took.
+func (s *system) touch(ctx context.Context, service string) (time.Duration, error) {
+	target := fmt.Sprintf("http://%s.%s.svc.cluster.local/healthz", service, s.systems())
+	began := time.Now()
+	var answer struct{ Status int }
+	if err := s.outside.call(ctx, http.MethodPost, portControl, "/touch?url="+url.QueryEscape(target), nil, &answer); err != nil {
+		return 0, err
+	}
+	if answer.Status != http.StatusOK {
+		return 0, fmt.Errorf("%s answers %d", service, answer.Status)
+	}
+	return time.Since(began), nil
+}
