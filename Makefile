@@ -142,8 +142,8 @@ bin/gofumpt: scripts/tools/go.mod scripts/tools/go.sum
 	@cd scripts/tools && GOWORK=off CGO_ENABLED=0 go build -buildvcs=false -o ../../bin/ mvdan.cc/gofumpt
 	@touch $@
 
-bin/controller-gen: scripts/tools/go.mod scripts/tools/go.sum
-	@cd scripts/tools && GOWORK=off CGO_ENABLED=0 go build -buildvcs=false -o ../../bin/ sigs.k8s.io/controller-tools/cmd/controller-gen
+bin/controller-gen: scripts/tools/generate/go.mod scripts/tools/generate/go.sum
+	@cd scripts/tools/generate && GOWORK=off CGO_ENABLED=0 go build -buildvcs=false -o ../../../bin/ sigs.k8s.io/controller-tools/cmd/controller-gen
 	@touch $@
 
 bin/golangci-lint: scripts/tools/go.mod scripts/tools/go.sum

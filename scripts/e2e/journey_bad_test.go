@@ -158,7 +158,7 @@ func (s *system) checkRootImage(t *testing.T) {
 	must(t, err)
 	t.Logf("root-image: the user is %q", answered.Text)
 	var uid int
-	if _, err := fmt.Sscan(answered.Text, &uid); err != nil || uid == 0 {
+	if _, err := fmt.Sscan(printed(answered.Text), &uid); err != nil || uid == 0 {
 		t.Errorf("an image whose user is root runs as %q", answered.Text)
 	}
 }

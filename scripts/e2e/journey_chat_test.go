@@ -32,12 +32,11 @@ func journeyChat(t *testing.T, s *system) {
 	must(t, err)
 	s.figures.add("chat", "first message ever to reply, WhatsApp", short(answered.At.Sub(said.At)), "")
 	t.Logf("WhatsApp: %q", answered.Text)
-	text, name, _ := strings.Cut(strings.TrimSpace(answered.Text), "\n")
+	text, name, _ := strings.Cut(printed(answered.Text), "\n")
 	if text != "six times seven is 42" {
 		t.Errorf("the answer is %q", answered.Text)
 	}
-	name, _, _ = strings.Cut(name, "\n")
-	s.checkPodOf(t, strings.TrimSpace(name))
+	s.checkPodOf(t, name)
 
 	bot, err := s.outside.onTelegram(ctx, sampleBot, 5001)
 	must(t, err)
@@ -53,7 +52,7 @@ func journeyChat(t *testing.T, s *system) {
 	must(t, err)
 	_, answered, err = ann.ask(ctx, time.Minute, "run: cat /workspace/note")
 	must(t, err)
-	if strings.TrimSpace(answered.Text) != "kept" {
+	if printed(answered.Text) != "kept" {
 		t.Errorf("the second command finds %q", answered.Text)
 	}
 
@@ -185,7 +184,7 @@ func journeyIdle(t *testing.T, s *system) {
 	must(t, err)
 	said, answered, err := ann.ask(ctx, 2*time.Minute, "run: echo awake")
 	must(t, err)
-	if strings.TrimSpace(answered.Text) != "awake" {
+	if printed(answered.Text) != "awake" {
 		t.Errorf("after the silence: %q", answered.Text)
 	}
 	s.figures.add("idle", "message to reply from zero, with a new sandbox", short(answered.At.Sub(said.At)), "")

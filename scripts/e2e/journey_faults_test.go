@@ -170,7 +170,7 @@ func faultQuota(t *testing.T, s *system, h *hook) {
 	lift()
 	answered, err := h.ask(ctx, 2*time.Minute, "run: echo room again")
 	must(t, err)
-	if strings.TrimSpace(answered.Text) != "room again" {
+	if printed(answered.Text) != "room again" {
 		t.Errorf("with room again: %q", answered.Text)
 	}
 }
@@ -254,7 +254,7 @@ func faultNamespace(t *testing.T, s *system, h *hook) {
 	must(t, s.restore(ctx, s.sandboxes(), s.sandboxes()))
 	answered, err := two.ask(ctx, 3*time.Minute, "run: echo there again")
 	must(t, err)
-	if strings.TrimSpace(answered.Text) != "there again" {
+	if printed(answered.Text) != "there again" {
 		t.Errorf("in the new namespace: %q", answered.Text)
 	}
 }
