@@ -129,7 +129,7 @@ verify-vet:
 verify-images:
 	@echo 'verify: builds without go.work' >&2
 	@for m in $(mains); do out=$$PWD/build/$$(tr / - <<<"$$m"); \
-	(cd $$m && GOWORK=off CGO_ENABLED=0 go build -buildvcs=false -ldflags='-s -w' -o "$$out" .); \
+	(cd $$m && GOWORK=off CGO_ENABLED=0 go build -buildvcs=false -trimpath -ldflags='-s -w' -o "$$out" .); \
 	printf '  %-32s %5.1f MB\n' "$$m" "$$(($$(stat -c %s "$$out") / 10000))e-2"; done
 
 .PHONY: clean

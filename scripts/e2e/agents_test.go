@@ -55,7 +55,7 @@ func (s *system) applySample(ctx context.Context) error {
 		return err
 	}
 	yaml := string(text)
-	for _, change := range [][2]string{{"idleSeconds: 300", "idleSeconds: 15"}, {`cpu: "1"`, "cpu: 500m"}} {
+	for _, change := range [][2]string{{"idleSeconds: 300", "idleSeconds: 40"}, {`cpu: "1"`, "cpu: 500m"}} {
 		if strings.Count(yaml, change[0]) != 1 {
 			return fmt.Errorf("the sample %s says %q no more", sampleAgent, change[0])
 		}
@@ -142,7 +142,7 @@ type hook struct {
 
 // sandboxBlock is spec.harness.sandbox of an agent made here, in flow style:
 // short-lived, so that nothing is left when the tests end.
-const sandboxBlock = `{cpu: 200m, memory: 64Mi, volumeSize: 16Mi, timeoutSeconds: 120, ttlSeconds: 600, idleSeconds: 15, egress: none}`
+const sandboxBlock = `{cpu: 200m, memory: 64Mi, volumeSize: 16Mi, timeoutSeconds: 300, ttlSeconds: 600, idleSeconds: 15, egress: none}`
 
 // hookAgent is the YAML of an agent that a hook reaches.
 func hookAgent(name, sandbox, more string) string {
@@ -175,7 +175,7 @@ func (s *system) makeHook(ctx context.Context, name, sandbox, more string) (*hoo
 	); err != nil {
 		return nil, err
 	}
-	_, err := s.awaitAgent(ctx, time.Minute, name, ready)
+	_, err := s.awaitAgent(ctx, patience, name, ready)
 	return h, err
 }
 
@@ -194,7 +194,7 @@ func (h *hook) say(ctx context.Context, text string) (string, error) {
 		return "", err
 	}
 	var message string
-	state, ok := eventually(ctx, time.Minute, func(ctx context.Context) (bool, string) {
+	state, ok := eventually(ctx, patience, func(ctx context.Context) (bool, string) {
 		status, answer, err := h.post(ctx, body)
 		if err != nil {
 			return false, err.Error()

@@ -22,6 +22,10 @@ import (
 	"k8s.io/client-go/tools/remotecommand"
 )
 
+// patience is with whatever must happen: a cluster may be small and busy. What is
+// late is measured, not failed.
+const patience = 5 * time.Minute
+
 // cluster is the one that KUBECONFIG names.
 type cluster struct {
 	config *rest.Config
@@ -112,8 +116,8 @@ func shell(ctx context.Context, command string, out io.Writer) error {
 }
 
 // eventually asks until done says yes, and returns what it said last.
-func eventually(ctx context.Context, patience time.Duration, done func(context.Context) (bool, string)) (string, bool) {
-	ctx, cancel := context.WithTimeout(ctx, patience)
+func eventually(ctx context.Context, within time.Duration, done func(context.Context) (bool, string)) (string, bool) {
+	ctx, cancel := context.WithTimeout(ctx, within)
 	defer cancel()
 	again := time.NewTicker(250 * time.Millisecond)
 	defer again.Stop()

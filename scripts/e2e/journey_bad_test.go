@@ -86,21 +86,21 @@ func (s *system) checkBad(t *testing.T, b badAgent) {
 		}
 		return
 	}
-	r, err := s.awaitAgent(ctx, time.Minute, b.name, func(r standing) bool { return r.Status.Phase != "" })
+	r, err := s.awaitAgent(ctx, patience, b.name, func(r standing) bool { return r.Status.Phase != "" })
 	must(t, err)
 	t.Logf("%s: %s", b.name, r)
 	text := "hello"
 	if b.run != "" {
 		text = b.run
 	}
-	answered, err := h.ask(ctx, 4*time.Minute, text)
+	answered, err := h.ask(ctx, patience, text)
 	must(t, err)
 	t.Logf("%s answers: %q", b.name, answered.Text)
 	if !strings.Contains(answered.Text, b.names) {
 		t.Errorf("%s: the answer does not say %q: %q", b.name, b.names, answered.Text)
 	}
 	// What a command has shown is in the status some seconds later.
-	r, err = s.awaitAgent(ctx, time.Minute, b.name, func(r standing) bool {
+	r, err = s.awaitAgent(ctx, patience, b.name, func(r standing) bool {
 		c := r.condition(b.is)
 		return r.Status.Phase == b.phase && c.Status == v1alpha1.ConditionFalse && strings.Contains(c.Message, b.names)
 	})
@@ -108,7 +108,7 @@ func (s *system) checkBad(t *testing.T, b badAgent) {
 		t.Error(err)
 	}
 	t.Logf("%s: %s", b.name, r)
-	if err := s.noPodsOf(ctx, 2*time.Minute, b.name); err != nil {
+	if err := s.noPodsOf(ctx, patience, b.name); err != nil {
 		t.Error(err)
 	}
 }
@@ -128,10 +128,10 @@ func (s *system) checkMissingSecret(t *testing.T) {
         senders: {policy: open}`)),
 	))
 	// A channel function looks for its Secrets when it runs; a message makes it.
-	answered, err := h.ask(ctx, 2*time.Minute, "hello")
+	answered, err := h.ask(ctx, patience, "hello")
 	must(t, err)
 	t.Logf("%s answers: %q", name, answered.Text)
-	r, err := s.awaitAgent(ctx, 3*time.Minute, name, func(r standing) bool {
+	r, err := s.awaitAgent(ctx, patience, name, func(r standing) bool {
 		c := r.condition(v1alpha1.ConditionSecrets)
 		return r.Status.Phase == harness.AgentDegraded && c.Status == v1alpha1.ConditionFalse && strings.Contains(c.Message, "nobody-made-it")
 	})
@@ -143,7 +143,7 @@ func (s *system) checkMissingSecret(t *testing.T) {
 	// What it says is to be done helps.
 	must(t, s.applySecret(ctx, "nobody-made-it", name, map[string]string{"secret": rand.Text()}))
 	began := time.Now()
-	if _, err := s.awaitAgent(ctx, 3*time.Minute, name, ready); err != nil {
+	if _, err := s.awaitAgent(ctx, patience, name, ready); err != nil {
 		t.Error(err)
 	}
 	t.Logf("%s: READY %s after its Secret came", name, short(time.Since(began)))
@@ -154,7 +154,7 @@ func (s *system) checkRootImage(t *testing.T) {
 	ctx := t.Context()
 	h, err := s.makeHook(ctx, "root-image", strings.Replace(sandboxBlock, "{", "{imageRef: python, ", 1), "")
 	must(t, err)
-	answered, err := h.ask(ctx, 3*time.Minute, "run: id -u")
+	answered, err := h.ask(ctx, patience, "run: id -u")
 	must(t, err)
 	t.Logf("root-image: the user is %q", answered.Text)
 	var uid int

@@ -19,7 +19,7 @@ func journeyChat(t *testing.T, s *system) {
 	ctx := t.Context()
 	began := time.Now()
 	must(t, s.applySample(ctx))
-	r, err := s.awaitAgent(ctx, time.Minute, sampleAgent, ready)
+	r, err := s.awaitAgent(ctx, patience, sampleAgent, ready)
 	must(t, err)
 	t.Logf("%s is %s, revision %d", sampleAgent, r.Status.Phase, r.Status.Revision)
 	s.figures.add("chat", "kubectl apply to READY", short(time.Since(began)), "")
@@ -28,7 +28,7 @@ func journeyChat(t *testing.T, s *system) {
 	must(t, err)
 	// /proc/sys/kernel/hostname is the Pod's name, told by the kernel.
 	const command = `run: python3 -c 'print("six times seven is", 6*7)'; cat /proc/sys/kernel/hostname`
-	said, answered, err := ann.ask(ctx, 2*time.Minute, command)
+	said, answered, err := ann.ask(ctx, patience, command)
 	must(t, err)
 	s.figures.add("chat", "first message ever to reply, WhatsApp", short(answered.At.Sub(said.At)), "")
 	t.Logf("WhatsApp: %q", answered.Text)
@@ -40,7 +40,7 @@ func journeyChat(t *testing.T, s *system) {
 
 	bot, err := s.outside.onTelegram(ctx, sampleBot, 5001)
 	must(t, err)
-	said, answered, err = bot.ask(ctx, 2*time.Minute, "run: echo over $((6*7)) wires")
+	said, answered, err = bot.ask(ctx, patience, "run: echo over $((6*7)) wires")
 	must(t, err)
 	s.figures.add("chat", "first message to reply, Telegram", short(answered.At.Sub(said.At)), "")
 	if !strings.Contains(answered.Text, "over 42 wires") {
@@ -48,16 +48,16 @@ func journeyChat(t *testing.T, s *system) {
 	}
 
 	// A conversation goes on in its sandbox: the file of one command is there for the next.
-	_, _, err = ann.ask(ctx, time.Minute, "run: echo kept > /workspace/note")
+	_, _, err = ann.ask(ctx, patience, "run: echo kept > /workspace/note")
 	must(t, err)
-	_, answered, err = ann.ask(ctx, time.Minute, "run: cat /workspace/note")
+	_, answered, err = ann.ask(ctx, patience, "run: cat /workspace/note")
 	must(t, err)
 	if printed(answered.Text) != "kept" {
 		t.Errorf("the second command finds %q", answered.Text)
 	}
 
 	// What the resource shows of all that.
-	_, err = s.awaitAgent(ctx, time.Minute, sampleAgent, func(r standing) bool {
+	_, err = s.awaitAgent(ctx, patience, sampleAgent, func(r standing) bool {
 		return r.Status.LastExecutionStatus == "COMPLETED" && r.Status.LastExecutionAt != nil
 	})
 	if err != nil {
@@ -116,7 +116,7 @@ func (s *system) functionPods(ctx context.Context) (functions map[string]int, ad
 func journeyIdle(t *testing.T, s *system) {
 	ctx := t.Context()
 	began := time.Now()
-	state, ok := eventually(ctx, 4*time.Minute, func(ctx context.Context) (bool, string) {
+	state, ok := eventually(ctx, patience, func(ctx context.Context) (bool, string) {
 		functions, _, err := s.functionPods(ctx)
 		if err != nil {
 			return false, err.Error()
@@ -182,7 +182,7 @@ func journeyIdle(t *testing.T, s *system) {
 
 	ann, err := s.outside.onWhatsApp(ctx, sampleNumber, "15552000001")
 	must(t, err)
-	said, answered, err := ann.ask(ctx, 2*time.Minute, "run: echo awake")
+	said, answered, err := ann.ask(ctx, patience, "run: echo awake")
 	must(t, err)
 	if printed(answered.Text) != "awake" {
 		t.Errorf("after the silence: %q", answered.Text)

@@ -23,7 +23,7 @@ func journeyFaults(t *testing.T, s *system) {
 	h, err := s.makeHook(ctx, "faults", sandboxBlock, "")
 	must(t, err)
 	// The agent's function is awake and its first sandbox was made.
-	if _, err := h.ask(ctx, 2*time.Minute, "run: echo begun"); err != nil {
+	if _, err := h.ask(ctx, patience, "run: echo begun"); err != nil {
 		t.Fatal(err)
 	}
 	t.Run("within the sandbox", func(t *testing.T) {
@@ -68,7 +68,7 @@ func (h *hook) ended(t *testing.T, patience time.Duration, mark, message string,
 	if !right {
 		t.Errorf("%s is stored as %s %q, want %v", mark, e.State, e.Reason, states)
 	}
-	answered, err := h.answer(t.Context(), time.Minute, message)
+	answered, err := h.answer(t.Context(), patience, message)
 	if err != nil {
 		t.Error(err)
 	}
@@ -82,7 +82,7 @@ func (h *hook) begin(t *testing.T, mark, command string) (*execution, string) {
 	t.Helper()
 	message, err := h.say(t.Context(), "run: echo "+mark+"; "+command)
 	must(t, err)
-	e, err := h.awaitExecution(t.Context(), 2*time.Minute, mark, func(e *execution) bool { return isRunning(e) && e.Output != "" || hasEnded(e) })
+	e, err := h.awaitExecution(t.Context(), patience, mark, func(e *execution) bool { return isRunning(e) && e.Output != "" || hasEnded(e) })
 	must(t, err)
 	if hasEnded(e) {
 		t.Fatalf("%s has ended before anything was done to it: %s %q %q", mark, e.State, e.Reason, e.Output)
@@ -93,20 +93,20 @@ func (h *hook) begin(t *testing.T, mark, command string) (*execution, string) {
 func faultPodDeleted(t *testing.T, s *system, h *hook) {
 	e, message := h.begin(t, "pod-deleted", "sleep 100")
 	must(t, s.cluster.client.CoreV1().Pods(s.sandboxes()).Delete(t.Context(), *e.Name, metav1.DeleteOptions{}))
-	h.ended(t, time.Minute, "pod-deleted", message, "SANDBOX_GONE", "UNKNOWN")
+	h.ended(t, patience, "pod-deleted", message, "SANDBOX_GONE", "UNKNOWN")
 }
 
 func faultMemory(t *testing.T, _ *system, h *hook) {
 	message, err := h.say(t.Context(), "run: echo out-of-memory; head -c 400000000 /dev/zero | tail -c 399999999 | wc -c")
 	must(t, err)
-	h.ended(t, 2*time.Minute, "out-of-memory", message, "OUT_OF_MEMORY")
+	h.ended(t, patience, "out-of-memory", message, "OUT_OF_MEMORY")
 }
 
 func faultDisk(t *testing.T, _ *system, h *hook) {
 	// The kubelet looks at volumes once in a while, so the command stays.
 	message, err := h.say(t.Context(), "run: echo disk-full; for i in 1 2 3 4 5 6; do head -c 12000000 /dev/zero >/workspace/$i; done; sleep 110")
 	must(t, err)
-	h.ended(t, 3*time.Minute, "disk-full", message, "DISK_LIMIT")
+	h.ended(t, patience, "disk-full", message, "DISK_LIMIT")
 }
 
 // once is a command that counts how often it was started and takes its time.
@@ -126,7 +126,7 @@ func faultFunctionKilled(t *testing.T, s *system, h *hook) {
 	for _, pod := range pods {
 		must(t, s.cluster.client.CoreV1().Pods(s.systems()).Delete(ctx, pod.Name, metav1.DeleteOptions{GracePeriodSeconds: &now}))
 	}
-	e := h.ended(t, 4*time.Minute, "function-killed", message, "COMPLETED")
+	e := h.ended(t, patience, "function-killed", message, "COMPLETED")
 	if !strings.Contains(e.Output, "starts: 1") {
 		t.Errorf("the command was not started once: %q", e.Output)
 	}
@@ -139,7 +139,7 @@ func faultRestart(t *testing.T, s *system, h *hook, command, variable string) {
 	mark := h.chat + "-restarted"
 	_, message := h.begin(t, mark, once(15))
 	must(t, shell(t.Context(), command, os.Stderr))
-	e := h.ended(t, 4*time.Minute, mark, message, "COMPLETED")
+	e := h.ended(t, patience, mark, message, "COMPLETED")
 	if !strings.Contains(e.Output, "starts: 1") {
 		t.Errorf("the command was not started once: %q", e.Output)
 	}
@@ -163,12 +163,12 @@ func faultQuota(t *testing.T, s *system, h *hook) {
 	}
 	message, err := h.say(ctx, "run: echo quota-exhausted")
 	must(t, err)
-	e := h.ended(t, 3*time.Minute, "quota-exhausted", message, "FAILED")
+	e := h.ended(t, patience, "quota-exhausted", message, "FAILED")
 	if e.StartedAt != nil || !strings.Contains(e.Reason, "quota") {
 		t.Errorf("started %v, reason %q", e.StartedAt, e.Reason)
 	}
 	lift()
-	answered, err := h.ask(ctx, 2*time.Minute, "run: echo room again")
+	answered, err := h.ask(ctx, patience, "run: echo room again")
 	must(t, err)
 	if printed(answered.Text) != "room again" {
 		t.Errorf("with room again: %q", answered.Text)
@@ -186,14 +186,14 @@ func faultNoSweep(t *testing.T, s *system, h *hook) {
 	must(t, schedule(ctx, "0 0 1 1 *"))
 	back := func() error { return schedule(context.WithoutCancel(ctx), "* * * * *") }
 	defer func() { must(t, back()) }()
-	if _, err := h.ask(ctx, 2*time.Minute, "run: echo unswept"); err != nil {
+	if _, err := h.ask(ctx, patience, "run: echo unswept"); err != nil {
 		t.Fatal(err)
 	}
-	e, err := h.awaitExecution(ctx, time.Minute, "unswept", hasEnded)
+	e, err := h.awaitExecution(ctx, patience, "unswept", hasEnded)
 	must(t, err)
 	began := time.Now()
 	var pod *corev1.Pod
-	state, ok := eventually(ctx, 2*time.Minute, func(ctx context.Context) (bool, string) {
+	state, ok := eventually(ctx, patience, func(ctx context.Context) (bool, string) {
 		pod, err = s.cluster.client.CoreV1().Pods(s.sandboxes()).Get(ctx, *e.Name, metav1.GetOptions{})
 		if err != nil {
 			return false, err.Error()
@@ -206,11 +206,11 @@ func faultNoSweep(t *testing.T, s *system, h *hook) {
 	t.Logf("the runner ended by itself %s after its command: %s", short(time.Since(began)), pod.Status.Phase)
 	s.figures.add("faults", "idle sandbox without a sweep ends by itself", short(time.Since(began)), "idle 15 s and 30 s")
 	must(t, back())
-	if err := s.noPodsOf(ctx, 3*time.Minute, h.name); err != nil {
+	if err := s.noPodsOf(ctx, patience, h.name); err != nil {
 		t.Error(err)
 	}
 	row := ""
-	state, ok = eventually(ctx, 2*time.Minute, func(ctx context.Context) (bool, string) {
+	state, ok = eventually(ctx, patience, func(ctx context.Context) (bool, string) {
 		err := s.rows.QueryRow(ctx, "SELECT state FROM sandboxes WHERE sandbox_id = $1", *e.SandboxID).Scan(&row)
 		return row == "GONE", fmt.Sprint(row, err)
 	})
@@ -236,15 +236,15 @@ func faultNamespace(t *testing.T, s *system, h *hook) {
 	defer release()
 	namespaces := s.cluster.client.CoreV1().Namespaces()
 	must(t, namespaces.Delete(ctx, s.sandboxes(), metav1.DeleteOptions{}))
-	one.ended(t, 2*time.Minute, "namespace-removed", message, "SANDBOX_GONE", "UNKNOWN")
+	one.ended(t, patience, "namespace-removed", message, "SANDBOX_GONE", "UNKNOWN")
 	message, err = two.say(ctx, "run: echo namespace-terminating")
 	must(t, err)
-	e := two.ended(t, 4*time.Minute, "namespace-terminating", message, "FAILED")
+	e := two.ended(t, patience, "namespace-terminating", message, "FAILED")
 	if e.StartedAt != nil || !strings.Contains(e.Reason, "namespace") {
 		t.Errorf("started %v, reason %q", e.StartedAt, e.Reason)
 	}
 	release()
-	state, ok := eventually(ctx, 2*time.Minute, func(ctx context.Context) (bool, string) {
+	state, ok := eventually(ctx, patience, func(ctx context.Context) (bool, string) {
 		_, err := namespaces.Get(ctx, s.sandboxes(), metav1.GetOptions{})
 		return gone(err), fmt.Sprint(err)
 	})
@@ -252,7 +252,7 @@ func faultNamespace(t *testing.T, s *system, h *hook) {
 		t.Fatalf("the namespace does not go: %s", state)
 	}
 	must(t, s.restore(ctx, s.sandboxes(), s.sandboxes()))
-	answered, err := two.ask(ctx, 3*time.Minute, "run: echo there again")
+	answered, err := two.ask(ctx, patience, "run: echo there again")
 	must(t, err)
 	if printed(answered.Text) != "there again" {
 		t.Errorf("in the new namespace: %q", answered.Text)

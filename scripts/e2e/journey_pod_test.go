@@ -9,7 +9,6 @@ import (
 	"slices"
 	"strings"
 	"testing"
-	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -27,18 +26,18 @@ func journeyPod(t *testing.T, s *system) {
 	must(t, err)
 
 	// One sandbox listens, so that the other has somebody of its own kind to reach.
-	const listen = `timeout 100 perl -MIO::Socket::INET -e '$s=IO::Socket::INET->new(LocalPort=>8000,Listen=>9,ReuseAddr=>1) or die; while($c=$s->accept){close $c}'`
+	const listen = `timeout 280 perl -MIO::Socket::INET -e '$s=IO::Socket::INET->new(LocalPort=>8000,Listen=>9,ReuseAddr=>1) or die; while($c=$s->accept){close $c}'`
 	_, err = open.say(ctx, "run: "+listen)
 	must(t, err)
-	e, err := open.awaitExecution(ctx, 2*time.Minute, "IO::Socket", isRunning)
+	e, err := open.awaitExecution(ctx, patience, "IO::Socket", isRunning)
 	must(t, err)
 	listener, err := s.cluster.client.CoreV1().Pods(s.sandboxes()).Get(ctx, *e.Name, metav1.GetOptions{})
 	must(t, err)
 
-	if _, err = closed.ask(ctx, 2*time.Minute, "run: true first"); err != nil {
+	if _, err = closed.ask(ctx, patience, "run: true first"); err != nil {
 		t.Fatal(err)
 	}
-	e, err = closed.awaitExecution(ctx, time.Minute, "true first", hasEnded)
+	e, err = closed.awaitExecution(ctx, patience, "true first", hasEnded)
 	must(t, err)
 	if e.State != "COMPLETED" {
 		t.Fatalf("true is %s: %s", e.State, e.Reason)
@@ -65,6 +64,7 @@ func journeyPod(t *testing.T, s *system) {
 		t.Errorf("the sandbox's ServiceAccount may do something: %v", mayDo)
 	}
 
+	s.probeFromBarePod(t, pod)
 	s.probeFromInside(t, closed, "none", listener.Status.PodIP)
 	s.probeFromInside(t, open.in("bob"), "default", listener.Status.PodIP)
 }
@@ -239,9 +239,9 @@ func (s *system) probeFromInside(t *testing.T, h *hook, egress, sibling string) 
 	for i, p := range probes {
 		fmt.Fprintf(&script, "; echo \"%d $( %s )\"", i, p.command)
 	}
-	_, err := h.ask(ctx, 3*time.Minute, script.String())
+	_, err := h.ask(ctx, patience, script.String())
 	must(t, err)
-	e, err := h.awaitExecution(ctx, time.Minute, "echo probes", hasEnded)
+	e, err := h.awaitExecution(ctx, patience, "echo probes", hasEnded)
 	must(t, err)
 	found := map[int]string{}
 	for line := range strings.Lines(e.Output) {
@@ -258,6 +258,37 @@ func (s *system) probeFromInside(t *testing.T, h *hook, egress, sibling string) 
 		}
 	}
 	s.figures.add("pod", "probes from inside, egress "+egress, fmt.Sprintf("%d", len(probes)), "all as meant")
+}
+
+// probeFromBarePod shows that the addresses can be reached at all: by a Pod that
+// no policy selects. Without that the probes from inside would prove nothing.
+func (s *system) probeFromBarePod(t *testing.T, model *corev1.Pod) {
+	ctx := t.Context()
+	pods := s.cluster.client.CoreV1().Pods(s.world())
+	bare := likeSandbox(model, false)
+	_, err := pods.Create(ctx, bare, metav1.CreateOptions{})
+	must(t, err)
+	now := int64(0)
+	defer func() {
+		_ = pods.Delete(context.WithoutCancel(ctx), bare.Name, metav1.DeleteOptions{GracePeriodSeconds: &now})
+	}()
+	state, ok := eventually(ctx, patience, func(ctx context.Context) (bool, string) {
+		pod, err := pods.Get(ctx, bare.Name, metav1.GetOptions{})
+		return err == nil && pod.Status.Phase == corev1.PodRunning, fmt.Sprint(err)
+	})
+	if !ok {
+		t.Fatalf("the bare Pod does not run: %s", state)
+	}
+	a := s.addresses(t)
+	for _, address := range []string{a.api, a.apiItself, a.world, a.kubelet} {
+		host, port, err := net.SplitHostPort(address)
+		must(t, err)
+		_, err = s.cluster.exec(ctx, s.world(), bare.Name, "sandbox", "timeout", "4", "bash", "-c", "</dev/tcp/"+host+"/"+port)
+		t.Logf("a bare Pod reaches %s: %v", address, err == nil)
+		if err != nil {
+			t.Errorf("a Pod that no policy selects does not reach %s: %v", address, err)
+		}
+	}
 }
 
 // addresses are places that a sandbox must not reach, each with a listener.

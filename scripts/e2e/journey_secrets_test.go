@@ -27,7 +27,7 @@ func journeySecrets(t *testing.T, s *system) {
 
 	// Each is reached with its own key, and not with the other's.
 	for _, h := range []*hook{one, two} {
-		if _, err := h.ask(ctx, 2*time.Minute, "hello"); err != nil {
+		if _, err := h.ask(ctx, patience, "hello"); err != nil {
 			t.Error(err)
 		}
 	}
@@ -49,7 +49,7 @@ func journeySecrets(t *testing.T, s *system) {
 		s.applySecret(ctx, "thief-hook", "thief", map[string]string{"secret": rand.Text()}),
 		s.applyAgent(ctx, strings.Replace(hookAgent("thief", sandboxBlock, ""), "thief-hook", "keeper-hook", 1)),
 	))
-	_, err = s.awaitAgent(ctx, time.Minute, "thief", func(r standing) bool { return r.Status.Phase != "" })
+	_, err = s.awaitAgent(ctx, patience, "thief", func(r standing) bool { return r.Status.Phase != "" })
 	must(t, err)
 	state, ok := eventually(ctx, 30*time.Second, func(ctx2 context.Context) (bool, string) { // until the hook is known
 		status, text, err := thief.post(ctx2, body)
@@ -64,7 +64,7 @@ func journeySecrets(t *testing.T, s *system) {
 	if status == http.StatusAccepted {
 		t.Error("an agent uses a Secret that is another's")
 	}
-	r, err := s.awaitAgent(ctx, 3*time.Minute, "thief", func(r standing) bool {
+	r, err := s.awaitAgent(ctx, patience, "thief", func(r standing) bool {
 		c := r.condition(v1alpha1.ConditionSecrets)
 		return c.Status == v1alpha1.ConditionFalse && strings.Contains(c.Message, "keeper-hook")
 	})
@@ -78,7 +78,7 @@ func journeySecrets(t *testing.T, s *system) {
 	private, err := s.makeHook(ctx, "inward", sandboxBlock,
 		fmt.Sprintf("callbackURL: http://world.%s.svc.cluster.local:%d/callbacks", s.world(), portControl))
 	must(t, err)
-	answered, err := private.ask(ctx, 3*time.Minute, "hello")
+	answered, err := private.ask(ctx, patience, "hello")
 	must(t, err)
 	t.Logf("callback to a private address: %s %q", answered.State, answered.Reason)
 	var seen []struct{ Body string }

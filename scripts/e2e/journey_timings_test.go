@@ -47,10 +47,10 @@ func timeStarts(t *testing.T, s *system, h *hook) {
 	for i := range starts + 1 {
 		mark := fmt.Sprintf("start-%d", i)
 		began := h.in(mark)
-		if _, err := began.ask(ctx, 2*time.Minute, "run: date +%s.%N; : "+mark); err != nil {
+		if _, err := began.ask(ctx, patience, "run: date +%s.%N; : "+mark); err != nil {
 			t.Fatal(err)
 		}
-		e, err := began.awaitExecution(ctx, time.Minute, ": "+mark, hasEnded)
+		e, err := began.awaitExecution(ctx, patience, ": "+mark, hasEnded)
 		must(t, err)
 		if e.State != "COMPLETED" {
 			t.Fatalf("%s is %s %q", mark, e.State, e.Reason)
@@ -85,17 +85,22 @@ func timeStarts(t *testing.T, s *system, h *hook) {
 	}
 }
 
-// barePod makes a Pod like a sandbox, with or without its init container, and
-// returns the time from the request to the moment that the API server shows its
-// container running.
-func (s *system) barePod(ctx context.Context, model *corev1.Pod, withInit bool) (time.Duration, error) {
+// likeSandbox is a Pod as a sandbox has it, with or without its init container,
+// that nobody of the product knows.
+func likeSandbox(model *corev1.Pod, withInit bool) *corev1.Pod {
 	pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: "bare-" + strings.ToLower(rand.Text()[:8])}, Spec: *model.Spec.DeepCopy()}
 	pod.Spec.NodeName, pod.Spec.ServiceAccountName, pod.Spec.DeprecatedServiceAccount, pod.Spec.PriorityClassName, pod.Spec.Priority = "", "", "", "", nil
-	main := &pod.Spec.Containers[0]
 	if !withInit {
 		pod.Spec.InitContainers = nil
-		main.Command, main.Args = []string{"sleep", "60"}, nil
+		pod.Spec.Containers[0].Command, pod.Spec.Containers[0].Args = []string{"sleep", "60"}, nil
 	}
+	return pod
+}
+
+// barePod makes such a Pod and returns the time from the request to the moment
+// that the API server shows its container running.
+func (s *system) barePod(ctx context.Context, model *corev1.Pod, withInit bool) (time.Duration, error) {
+	pod := likeSandbox(model, withInit)
 	ctx, cancel := context.WithTimeout(ctx, time.Minute)
 	defer cancel()
 	pods := s.cluster.client.CoreV1().Pods(s.world())
@@ -127,10 +132,10 @@ const execs = 40
 // of the same in the same Pod.
 func timeExecs(t *testing.T, s *system, h *hook) {
 	ctx := t.Context()
-	if _, err := h.in("exec").ask(ctx, 2*time.Minute, "run: : exec-place"); err != nil {
+	if _, err := h.in("exec").ask(ctx, patience, "run: : exec-place"); err != nil {
 		t.Fatal(err)
 	}
-	e, err := h.awaitExecution(ctx, time.Minute, "exec-place", hasEnded)
+	e, err := h.awaitExecution(ctx, patience, "exec-place", hasEnded)
 	must(t, err)
 	box := sandbox.Sandbox{ID: harness.SandboxID(*e.SandboxID), Name: *e.Name, UID: e.UID, Agent: harness.AgentName(h.name), ExpiresAt: time.Now().Add(time.Minute)}
 	images := t.TempDir()
@@ -172,7 +177,7 @@ func timeWarm(t *testing.T, s *system) {
 	must(t, err)
 	var times []time.Duration
 	for i := range 42 {
-		said, answered, err := ann.ask(t.Context(), 2*time.Minute, "hello")
+		said, answered, err := ann.ask(t.Context(), patience, "hello")
 		must(t, err)
 		if i >= 2 {
 			times = append(times, answered.At.Sub(said.At))
@@ -188,7 +193,7 @@ func timeFromZero(t *testing.T, s *system) {
 	must(t, err)
 	var times []time.Duration
 	for range 4 {
-		state, ok := eventually(ctx, 2*time.Minute, func(ctx context.Context) (bool, string) {
+		state, ok := eventually(ctx, patience, func(ctx context.Context) (bool, string) {
 			functions, _, err := s.functionPods(ctx)
 			if err != nil {
 				return false, err.Error()
@@ -198,7 +203,7 @@ func timeFromZero(t *testing.T, s *system) {
 		if !ok {
 			t.Fatalf("there is always a function pod: %s", state)
 		}
-		said, answered, err := ann.ask(ctx, 2*time.Minute, "hello")
+		said, answered, err := ann.ask(ctx, patience, "hello")
 		must(t, err)
 		times = append(times, answered.At.Sub(said.At))
 	}

@@ -45,7 +45,7 @@ func journeyRest(t *testing.T, s *system) {
 	before, err := s.sweeps(ctx)
 	must(t, err)
 	began := time.Now()
-	state, ok := eventually(ctx, 5*time.Minute, func(ctx context.Context) (bool, string) {
+	state, ok := eventually(ctx, patience, func(ctx context.Context) (bool, string) {
 		n, err := s.sweeps(ctx)
 		if err != nil {
 			return false, err.Error()

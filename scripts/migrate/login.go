@@ -66,7 +66,7 @@ func readLogins(dir string) ([]login, error) {
 func readLogin(dir, function string) (login, error) {
 	text, err := os.ReadFile(filepath.Join(dir, function))
 	if err != nil {
-		return login{}, fmt.Errorf("cannot be read: %v", err)
+		return login{}, fmt.Errorf("cannot be read: %w", err)
 	}
 	config, err := pgx.ParseConfig(strings.TrimSpace(string(text)))
 	if err != nil { // its text would quote the string

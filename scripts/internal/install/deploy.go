@@ -71,7 +71,7 @@ func Deploy(ctx context.Context, o Options) error {
 	if objects, err = Objects(rendered); err != nil {
 		return err
 	}
-	d := &deployment{options: o, say: say, wait: &waiter{say: say, last: map[string]string{}}}
+	d := &deployment{options: o, say: say, wait: &waiter{say: say, ready: map[string]bool{}}}
 	if err := d.run(ctx, objects); err != nil {
 		return err
 	}
@@ -115,7 +115,7 @@ func (d *deployment) run(ctx context.Context, objects []Object) error {
 		if err := apply(ctx, steps[s]); err != nil {
 			return err
 		}
-		if err := d.wait.ready(ctx, only(steps[s], awaited), d.options.Patience); err != nil {
+		if err := d.wait.await(ctx, only(steps[s], awaited), d.options.Patience); err != nil {
 			return errors.Join(err, jobWords(ctx, steps[s]))
 		}
 	}

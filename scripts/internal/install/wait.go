@@ -13,12 +13,15 @@ import (
 // askEvery is how often a waiting deployment looks.
 const askEvery = 2 * time.Second
 
-// waiter waits for objects to become what they should be, and says how far they
-// are whenever that changes.
+// waiter waits for objects to become what they should be, and says which are, and
+// now and then which are not.
 type waiter struct {
-	say  func(string, ...any)
-	last map[string]string
+	say   func(string, ...any)
+	ready map[string]bool
 }
+
+// sayEvery is how often a person learns what is still waited for.
+const sayEvery = 20 * time.Second
 
 // state is how one object stands.
 type state struct {
@@ -27,10 +30,11 @@ type state struct {
 	word  string // for a person
 }
 
-// ready waits until every one of objects is ready, at most for patience together.
-func (w *waiter) ready(ctx context.Context, objects []Object, patience time.Duration) error {
+// await waits until every one of objects is ready, at most for patience together.
+func (w *waiter) await(ctx context.Context, objects []Object, patience time.Duration) error {
 	ctx, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()
+	said := time.Now()
 	for {
 		waiting, err := w.look(ctx, objects)
 		if err != nil && ctx.Err() == nil {
@@ -38,6 +42,10 @@ func (w *waiter) ready(ctx context.Context, objects []Object, patience time.Dura
 		}
 		if err == nil && len(waiting) == 0 {
 			return nil
+		}
+		if err == nil && time.Since(said) >= sayEvery {
+			said = time.Now()
+			w.say("waiting for %s", joined(waiting))
 		}
 		select {
 		case <-time.After(askEvery):
@@ -47,9 +55,23 @@ func (w *waiter) ready(ctx context.Context, objects []Object, patience time.Dura
 	}
 }
 
+// late is an object that is not ready, and why.
+type late struct {
+	object Object
+	word   string
+}
+
+func joined(waiting []late) string {
+	var all []string
+	for _, l := range waiting {
+		all = append(all, l.object.String())
+	}
+	return strings.Join(all, ", ") + " (" + waiting[0].object.Name + ": " + waiting[0].word + ")"
+}
+
 // look returns the objects that are not ready.
-func (w *waiter) look(ctx context.Context, objects []Object) ([]Object, error) {
-	var waiting []Object
+func (w *waiter) look(ctx context.Context, objects []Object) ([]late, error) {
+	var waiting []late
 	for _, group := range grouped(objects) {
 		now, err := fetch(ctx, group)
 		if err != nil {
@@ -57,15 +79,14 @@ func (w *waiter) look(ctx context.Context, objects []Object) ([]Object, error) {
 		}
 		for _, o := range group {
 			s := judge(o, now[o.Name])
-			if w.last[o.String()] != s.word {
-				w.last[o.String()] = s.word
-				w.say("%s: %s", o, s.word)
-			}
-			if s.final && !s.ready {
+			switch {
+			case s.final && !s.ready:
 				return nil, fmt.Errorf("%s: %s", o, s.word)
-			}
-			if !s.ready {
-				waiting = append(waiting, o)
+			case !s.ready:
+				waiting = append(waiting, late{o, s.word})
+			case !w.ready[o.String()]:
+				w.ready[o.String()] = true
+				w.say("%s: %s", o, s.word)
 			}
 		}
 	}
@@ -81,8 +102,8 @@ func (w *waiter) overdue(objects []Object, patience time.Duration) error {
 		return err
 	}
 	problems := []error{fmt.Errorf("not ready after %s", patience)}
-	for _, o := range waiting {
-		problems = append(problems, fmt.Errorf("%s: %s%s", o, w.last[o.String()], podTrouble(ctx, o)))
+	for _, l := range waiting {
+		problems = append(problems, fmt.Errorf("%s: %s%s", l.object, l.word, podTrouble(ctx, l.object)))
 	}
 	return errors.Join(problems...)
 }

@@ -148,7 +148,7 @@ func EndAfter(events int) Answer {
 func ExpiredWatch() Answer {
 	return func(c *Call) {
 		c.w.Header().Set("Content-Type", "application/json")
-		writeEvent(c.w, "ERROR", Expired())
+		_ = writeEvent(c.w, "ERROR", Expired()) // to a client that has gone: it asks again
 	}
 }
 
