@@ -140,9 +140,13 @@ func (s *system) checkMissingSecret(t *testing.T) {
 	}
 	t.Logf("%s: %s", name, r)
 
-	// What it says is to be done helps.
-	must(t, s.applySecret(ctx, "nobody-made-it", name, map[string]string{"secret": rand.Text()}))
+	// What it says is to be done helps: at the latest when somebody writes there.
+	two := &hook{s: s, name: "bad-secret-two", key: rand.Text(), chat: "ann"}
+	must(t, s.applySecret(ctx, "nobody-made-it", name, map[string]string{"secret": two.key}))
 	began := time.Now()
+	if _, err := two.ask(ctx, patience, "hello"); err != nil {
+		t.Error(err)
+	}
 	if _, err := s.awaitAgent(ctx, patience, name, ready); err != nil {
 		t.Error(err)
 	}

@@ -68,6 +68,9 @@ var under *system
 
 func TestMain(m *testing.M) {
 	flag.Parse()
+	if err := flag.Set("test.parallel", "16"); err != nil { // these tests mostly wait
+		panic(err)
+	}
 	os.Exit(run(m, readSettings(os.Getenv)))
 }
 

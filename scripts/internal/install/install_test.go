@@ -344,15 +344,15 @@ metadata: {name: aiagents.tuluat.ai}
 	deleted := func(p player, kind string) bool { return strings.Contains(p.written(), fmt.Sprintf("%q", kind)) }
 	for _, c := range []struct {
 		purge bool
-		users string // who else has agents
+		users string // namespaces of another install
 		gone  []string
 		kept  []string
 	}{
 		{false, "", []string{"Service", "Job", "StatefulSet"}, []string{"Namespace", "PersistentVolumeClaim", "CustomResourceDefinition"}},
 		{true, "", []string{"Service", "Job", "StatefulSet", "Namespace", "CustomResourceDefinition"}, nil},
-		{true, "aiagent.tuluat.ai/other\n", []string{"Namespace"}, []string{"CustomResourceDefinition"}},
+		{true, "other-system other-agents", []string{"Namespace"}, []string{"CustomResourceDefinition"}},
 	} {
-		p := play(t, map[string]string{"--raw /apis": groups, "get aiagents.tuluat.ai -A": c.users})
+		p := play(t, map[string]string{"--raw /apis": groups, "get namespaces -l app.kubernetes.io/part-of=tuluat-harness": c.users})
 		if err := Undeploy(context.Background(), Options{Overlay: overlay, Log: io.Discard}, c.purge); err != nil {
 			t.Fatal(err)
 		}

@@ -53,34 +53,29 @@ func isData(o Object) bool {
 	return o.is("", "Namespace") || o.is("", "PersistentVolumeClaim") || o.is("", "Secret") || o.is("apiextensions.k8s.io", "CustomResourceDefinition")
 }
 
-// purgeData removes the namespaces, and the kinds unless another install has
-// agents: removing a kind removes every object of it.
+// purgeData removes the namespaces, and the kinds unless there is another install:
+// removing a kind removes every object of it and breaks every watch.
 func purgeData(ctx context.Context, data []Object, say func(string, ...any)) error {
-	isKind := func(x Object) bool { return x.is("apiextensions.k8s.io", "CustomResourceDefinition") }
 	spaces := only(data, func(x Object) bool { return x.is("", "Namespace") })
 	say("removing the namespaces %s", names(spaces))
 	if err := remove(ctx, spaces); err != nil {
 		return err
 	}
-	for _, x := range only(data, isKind) {
-		others, err := kubectl(ctx, nil, "get", x.Name, "-A", "--ignore-not-found", "-o", "name")
-		if err != nil {
-			if _, missing := kubectl(ctx, nil, "get", "crd", x.Name); missing != nil {
-				continue // it is gone already
-			}
-			return err
-		}
-		if len(others) > 0 {
-			say("kept: %s, which another install uses", x)
-			continue
-		}
-		say("removing %s", x)
-		if err := remove(ctx, []Object{x}); err != nil {
-			return err
-		}
+	kinds := only(data, func(x Object) bool { return x.is("apiextensions.k8s.io", "CustomResourceDefinition") })
+	others, err := kubectl(ctx, nil, "get", "namespaces", "-l", partOf, "-o", "jsonpath={.items[*].metadata.name}")
+	if err != nil {
+		return err
 	}
-	return nil
+	if len(others) > 0 {
+		say("kept: %s, which the install in %s uses", names(kinds), others)
+		return nil
+	}
+	say("removing %s", names(kinds))
+	return remove(ctx, kinds)
 }
+
+// partOf selects the namespaces of every install.
+const partOf = "app.kubernetes.io/part-of=tuluat-harness"
 
 // removeKnown removes the objects of kinds that the cluster serves: without
 // Knative there can be none of its.
