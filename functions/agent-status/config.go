@@ -2,6 +2,7 @@ package main
 
 import (
 	"fmt"
+	"net/netip"
 	"strings"
 	"time"
 
@@ -53,12 +54,29 @@ func limits(c *function.Config) v1alpha1.Limits {
 	l.TTLSeconds = int(c.Duration("MAX_SANDBOX_TTL", time.Duration(l.TTLSeconds)*time.Second) / time.Second)
 	l.TimeoutSeconds = min(l.TimeoutSeconds, l.TTLSeconds)
 	l.Sandboxes = c.Int("MAX_SANDBOXES", l.Sandboxes, 1)
-	for prefix := range strings.SplitSeq(c.Text("SANDBOX_IMAGE_PREFIXES", ""), ",") {
-		if prefix = strings.TrimSpace(prefix); prefix != "" {
-			l.Images = append(l.Images, prefix)
+	l.Images = list(c, "SANDBOX_IMAGE_PREFIXES")
+	l.RuntimeClasses = list(c, "SANDBOX_RUNTIME_CLASSES")
+	l.AllowPrivateEgress = c.OneOf("SANDBOX_ALLOW_PRIVATE_EGRESS", "false", "false", "true") == "true"
+	for _, text := range list(c, "CLUSTER_RANGES") {
+		ranged, err := netip.ParsePrefix(text)
+		if err != nil {
+			c.Problem("CLUSTER_RANGES", fmt.Sprintf("has %q: ranges such as 10.96.0.0/12,fd00::/8 are needed", text))
+			continue
 		}
+		l.ClusterRanges = append(l.ClusterRanges, ranged.Masked())
 	}
 	return l
+}
+
+// list reads what commas part.
+func list(c *function.Config, name string) []string {
+	var items []string
+	for item := range strings.SplitSeq(c.Text(name, ""), ",") {
+		if item = strings.TrimSpace(item); item != "" {
+			items = append(items, item)
+		}
+	}
+	return items
 }
 
 // amount reads a quantity as Kubernetes writes it.

@@ -97,7 +97,7 @@ func faultPodDeleted(t *testing.T, s *system, h *hook) {
 }
 
 func faultMemory(t *testing.T, _ *system, h *hook) {
-	message, err := h.say(t.Context(), "run: echo out-of-memory; head -c 400000000 /dev/zero | tail -c 399999999 | wc -c")
+	message, err := h.say(t.Context(), "run: echo out-of-memory; head -c 400000000 /dev/zero | tail -c 399999999 >/dev/null")
 	must(t, err)
 	h.ended(t, patience, "out-of-memory", message, "OUT_OF_MEMORY")
 }

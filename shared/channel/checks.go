@@ -7,6 +7,7 @@ import (
 	"maps"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"tuluat.ai/harness/shared/event"
@@ -36,6 +37,10 @@ type CheckStore interface {
 // that one run that was missed is made up for by the next.
 type Checks struct {
 	ChecksOptions
+	running chan struct{} // holds one while a run is under way
+	begun   atomic.Int64  // runs
+	done    int64         // the last of them that succeeded; under running
+
 	mu     sync.Mutex
 	last   time.Time
 	lacked map[lackedKey]bool // what was noticed to be missing
@@ -53,7 +58,7 @@ const (
 
 // NewChecks checks nothing yet.
 func NewChecks(o ChecksOptions) *Checks {
-	return &Checks{ChecksOptions: o, lacked: map[lackedKey]bool{}}
+	return &Checks{ChecksOptions: o, lacked: map[lackedKey]bool{}, running: make(chan struct{}, 1)}
 }
 
 // AgentStatusChanged checks because an agent changed, or may have.
@@ -85,7 +90,28 @@ func (c *Checks) news(key lackedKey, there bool) bool {
 	return !lacked || c.Now().Sub(c.last) >= checkAgain
 }
 
+// run checks everything, unless a run that began after this call has succeeded
+// meanwhile: many agents that change at once cost two runs, not many.
 func (c *Checks) run(ctx context.Context) error {
+	asked := c.begun.Load()
+	select {
+	case c.running <- struct{}{}:
+		defer func() { <-c.running }()
+	case <-ctx.Done():
+		return harness.Wrap(harness.Unavailable, context.Cause(ctx), "the Secrets of agents are being checked for others")
+	}
+	if c.done > asked {
+		return nil
+	}
+	run := c.begun.Add(1)
+	err := c.check(ctx)
+	if err == nil {
+		c.done = run
+	}
+	return err
+}
+
+func (c *Checks) check(ctx context.Context) error {
 	c.mu.Lock()
 	c.last = c.Now()
 	c.mu.Unlock()

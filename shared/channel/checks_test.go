@@ -4,6 +4,7 @@ import (
 	"context"
 	"log/slog"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/google/go-cmp/cmp"
@@ -17,11 +18,15 @@ import (
 type checkStore struct {
 	routes
 	stored [][]harness.SecretCheck
+	before func() // before a run is stored; nil: nothing
 }
 
 func (c *checkStore) StoreSecretChecks(_ context.Context, function string, checks []harness.SecretCheck) (int, error) {
 	if function != "whatsapp-ingest" {
 		panic(function)
+	}
+	if c.before != nil {
+		c.before()
 	}
 	c.stored = append(c.stored, checks)
 	return 1, nil
@@ -75,4 +80,41 @@ func TestSecretsAreCheckedAndMissingOnesAgain(t *testing.T) {
 			t.Errorf("%s: checked %d times, want %d", step.what, len(store.stored), step.runs)
 		}
 	}
+}
+
+// Requests that come while a run is under way share the next: theirs is one that
+// began after them.
+func TestRequestsShareARun(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		store, release := &checkStore{}, make(chan struct{})
+		store.before = func() { <-release }
+		checks := NewChecks(ChecksOptions{
+			Channel: harness.ChannelWhatsApp, Store: store, Log: slog.New(slog.DiscardHandler), Now: time.Now,
+		})
+		ask := func(ctx context.Context) {
+			if err := checks.AgentStatusChanged(ctx, event.Event{}); err != nil {
+				t.Error(err)
+			}
+		}
+		go ask(t.Context())
+		synctest.Wait() // it holds the run
+		for range 50 {
+			go ask(t.Context())
+		}
+		synctest.Wait() // they stand in line
+		gone, cancel := context.WithCancel(t.Context())
+		cancel()
+		if err := checks.AgentStatusChanged(gone, event.Event{}); harness.KindOf(err) != harness.Unavailable {
+			t.Errorf("whoever has gone: %v", err)
+		}
+		close(release)
+		synctest.Wait()
+		if len(store.stored) != 2 {
+			t.Errorf("%d runs for 51 requests", len(store.stored))
+		}
+		ask(t.Context())
+		if len(store.stored) != 3 {
+			t.Errorf("a later request: %d runs", len(store.stored))
+		}
+	})
 }

@@ -131,9 +131,16 @@ func agentDigest(a *harness.Agent) string {
 }
 
 // assignRoutes gives each channel account to the oldest agent that claims it by
-// the revision in use; the others are told so in their reason.
+// the revision in use; the others are told so in their reason. One that has no
+// revision can only tell people what to mend: it gets what nobody else claims.
 func assignRoutes(agents map[harness.AgentName]agentRow) map[routeKey]route {
 	order := slices.SortedFunc(maps.Values(agents), func(a, b agentRow) int {
+		if refused := a.spec == nil; refused != (b.spec == nil) {
+			if refused {
+				return 1
+			}
+			return -1
+		}
 		if a.fresh != b.fresh { // whoever was there before is older
 			if b.fresh {
 				return -1
@@ -151,7 +158,11 @@ func assignRoutes(agents map[harness.AgentName]agentRow) map[routeKey]route {
 		for _, channel := range row.reach() {
 			key := routeKey{channel.Type, channel.Account}
 			if holder, taken := routes[key]; taken && holder.agent != row.Name {
-				row.Reason = joinReason(row.Reason, fmt.Sprintf("%s%s %s belongs to the older agent %s: name another account here, or remove that channel there", conflictMark, channel.Type, channel.Account, holder.agent))
+				older := "older "
+				if row.spec == nil { // the holder may be younger
+					older = ""
+				}
+				row.Reason = joinReason(row.Reason, fmt.Sprintf("%s%s %s belongs to the %sagent %s: name another account here, or remove that channel there", conflictMark, channel.Type, channel.Account, older, holder.agent))
 				continue
 			}
 			routes[key] = route{agent: row.Name, spec: channel}

@@ -139,6 +139,16 @@ func (s *Store) ClaimStatus(ctx context.Context, agent harness.AgentName, every 
 	return token, err
 }
 
+// RenewStatus makes the claim of token begin now, and returns its new token.
+// ErrNothingDue: somebody has overtaken it.
+func (s *Store) RenewStatus(ctx context.Context, agent harness.AgentName, token time.Time) (time.Time, error) {
+	err := s.pool.QueryRow(ctx, `UPDATE agent_statuses SET written_at = now() WHERE agent_name = $1 AND written_at = $2 RETURNING written_at`, agent, token).Scan(&token)
+	if err = translate(err); harness.KindOf(err) == harness.NotFound {
+		return token, ErrNothingDue
+	}
+	return token, err
+}
+
 // StatusWritten says what the status was made from that the claim wrote. A
 // claim that somebody has overtaken says nothing.
 func (s *Store) StatusWritten(ctx context.Context, agent harness.AgentName, token time.Time, digest string) error {
@@ -160,6 +170,16 @@ func (s *Store) StatusIs(ctx context.Context, standings []Standing) error {
 		return nil
 	}
 	return s.batch(ctx, b, nil)
+}
+
+// StatusIsNot says that the resource shows another status than the one that was
+// last written: it is dirty until somebody writes it or finds it right.
+func (s *Store) StatusIsNot(ctx context.Context, a Standing) error {
+	if a.Dirty() {
+		return nil
+	}
+	_, err := s.pool.Exec(ctx, `UPDATE agent_statuses SET digest = '' WHERE agent_name = $1 AND digest = $2`, a.Name, a.Written)
+	return translate(err)
 }
 
 // StoreSecretChecks makes what function found of the Secrets of the agents it

@@ -51,18 +51,24 @@ func TestWhatMakesAStatusDirty(t *testing.T) {
 		{"a session that is touched", `UPDATE sessions SET updated_at = now(), due_at = now()`, false, nil},
 		{"a message waits", `UPDATE sessions SET state = 'PENDING'`, true, func(a postgres.Standing) bool { return a.Sessions == 1 }},
 		{"it is worked", `UPDATE sessions SET state = 'RUNNING'`, false, nil},
-		{"a sandbox comes up", `INSERT INTO sandboxes (sandbox_id, sandbox_name, agent_name, session_id, spec, spec_digest, state, expires_at)
+		{
+			"a sandbox comes up", `INSERT INTO sandboxes (sandbox_id, sandbox_name, agent_name, session_id, spec, spec_digest, state, expires_at)
 			VALUES ('sbx_1', 'n', 'a', 'ses_1', '{}', '` + digest + `', 'CREATING', now())`, true,
-			func(a postgres.Standing) bool { return a.Sandboxes == 1 && a.Sandbox == nil }},
-		{"it is up", `UPDATE sandboxes SET state = 'READY', sandbox_uid = 'u'`, true,
-			func(a postgres.Standing) bool { return *a.Sandbox == postgres.LastSandbox{CameUp: true} }},
+			func(a postgres.Standing) bool { return a.Sandboxes == 1 && a.Sandbox == nil },
+		},
+		{
+			"it is up", `UPDATE sandboxes SET state = 'READY', sandbox_uid = 'u'`, true,
+			func(a postgres.Standing) bool { return *a.Sandbox == postgres.LastSandbox{CameUp: true} },
+		},
 		{"it is used", `UPDATE sandboxes SET last_activity_at = now(), updated_at = now()`, false, nil},
 		{"no command starts in it", `UPDATE sandboxes SET message = 'no shell'`, true, func(a postgres.Standing) bool { return a.Sandbox.Message == "no shell" }},
-		{"a command is asked for", `INSERT INTO executions (execution_id, session_id, agent_name, cause, cause_id, command, spec, spec_digest, max_sandboxes, state, nonce)
+		{
+			"a command is asked for", `INSERT INTO executions (execution_id, session_id, agent_name, cause, cause_id, command, spec, spec_digest, max_sandboxes, state, nonce)
 			VALUES ('exe_1', 'ses_1', 'a', 'API', 'x', 'true', '{}', 'd', 1, 'PENDING', 'n')`, true,
 			func(a postgres.Standing) bool {
 				return a.Execution.State == harness.ExecutionPending && !a.Execution.At.IsZero()
-			}},
+			},
+		},
 		{"its sandbox is another spec's", `UPDATE sandboxes SET spec_digest = 'older'`, true, func(a postgres.Standing) bool { return a.Sandbox == nil }},
 		{"it is gone", `UPDATE sandboxes SET state = 'GONE', ended_at = now()`, true, func(a postgres.Standing) bool { return a.Sandboxes == 0 }},
 	} {
@@ -133,6 +139,16 @@ func TestOneClaimOfAStatusInItsTime(t *testing.T) {
 	if err := s.StatusWritten(ctx, "a", tokens[0], a.Digest); err != nil || standing(t, s, "a").Dirty() {
 		t.Errorf("written: %v", err)
 	}
+	renewed, err := s.RenewStatus(ctx, "a", tokens[0])
+	if err != nil || !renewed.After(tokens[0]) {
+		t.Errorf("renewed: %s, %v", renewed, err)
+	}
+	if _, err := s.RenewStatus(ctx, "a", tokens[0]); !errors.Is(err, postgres.ErrNothingDue) {
+		t.Errorf("a claim that was overtaken is renewed: %v", err)
+	}
+	if err := s.StatusIsNot(ctx, standing(t, s, "a")); err != nil || !standing(t, s, "a").Dirty() {
+		t.Errorf("another status is shown: %v", err)
+	}
 	if _, err := s.ClaimStatus(ctx, "a", 0); err != nil {
 		t.Errorf("once the time is over: %v", err)
 	}
@@ -177,7 +193,7 @@ func TestARefusedAgentIsReached(t *testing.T) {
 	other.Channels = agentText("b", "", "", "h1", "h2").Agent.Harness.Channels
 	putAgents(t, s, nil, refused)
 	changed := putAgents(t, s, nil, refused, other)
-	want := []postgres.AgentStatus{{Name: "b", Phase: "INVALID", Reason: "spec.y is wrong\nRouteConflict: WEBHOOK h1 belongs to the older agent a: name another account here, or remove that channel there"}}
+	want := []postgres.AgentStatus{{Name: "b", Phase: "INVALID", Reason: "spec.y is wrong\nRouteConflict: WEBHOOK h1 belongs to the agent a: name another account here, or remove that channel there"}}
 	if diff := cmp.Diff(want, changed); diff != "" || routesNow(t, s) != "h1=a h2=b" {
 		t.Errorf("%s, routes %s", diff, routesNow(t, s))
 	}
@@ -189,6 +205,13 @@ func TestARefusedAgentIsReached(t *testing.T) {
 	}
 	if putAgents(t, s, nil, agentText("a", "a.yaml", "", "h3"), other); routesNow(t, s) != "h1=b h2=b h3=a" {
 		t.Errorf("mended: routes %s", routesNow(t, s))
+	}
+	// A younger agent that can be used is not kept from its account by one that cannot.
+	if putAgents(t, s, nil, agentText("a", "a.yaml", "", "h3"), other, agentText("c", "c.yaml", "", "h1")); routesNow(t, s) != "h1=c h2=b h3=a" {
+		t.Errorf("a younger agent that is ready: routes %s", routesNow(t, s))
+	}
+	if putAgents(t, s, nil, agentText("a", "a.yaml", "", "h3"), other); routesNow(t, s) != "h1=b h2=b h3=a" {
+		t.Errorf("it is gone: routes %s", routesNow(t, s))
 	}
 	if putAgents(t, s, nil, refused, other); routesNow(t, s) != "h1=b h2=b h3=a" {
 		t.Errorf("refused with a revision: routes %s", routesNow(t, s))

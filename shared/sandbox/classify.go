@@ -23,6 +23,9 @@ func classify(st trailer.Status, before, after Condition) Result {
 	switch st.State {
 	case trailer.Failed:
 		res.State, res.Reason = harness.ExecutionFailed, ReasonNotStarted
+		if st.NoProgram {
+			res.Reason = ReasonNoProgram
+		}
 		return res
 	case trailer.TimedOut:
 		res.State, res.Reason = harness.ExecutionTimedOut, ReasonDeadline

@@ -88,10 +88,12 @@ type Bookkeeper interface {
 
 // VolumeSweeper is a Driver whose sandboxes may have volumes that outlive them.
 type VolumeSweeper interface {
-	// SweepVolumes removes those that are past their time and returns how many.
-	// One that a sandbox uses stays until that is gone. It goes on after single
-	// failures and returns them joined.
-	SweepVolumes(ctx context.Context, now time.Time) (removed int, err error)
+	// SweepVolumes removes those of sessions that have ended and returns how many;
+	// ended says which of some sessions have, and one that it does not know has.
+	// A volume that a sandbox uses stays until that is gone; one that was made
+	// just now is left alone. It goes on after single failures and returns them
+	// joined.
+	SweepVolumes(ctx context.Context, ended func(context.Context, []harness.SessionID) ([]harness.SessionID, error)) (removed int, err error)
 }
 
 // The errors callers tell apart.
@@ -125,6 +127,7 @@ const (
 	ReasonSpec          Reason = "SPEC"             // the platform refuses the spec
 	ReasonNetwork       Reason = "NETWORK_OPEN"     // its network is not shut as it must be; it never took a command
 	ReasonNotStarted    Reason = "NOT_STARTED"      // the command could not be started; nothing ran
+	ReasonNoProgram     Reason = "NO_PROGRAM"       // its program is not there or cannot be executed; nothing ran
 	ReasonTooLong       Reason = "COMMAND_TOO_LONG" // longer than a command line may be; nothing ran
 	ReasonSignal        Reason = "SIGNAL"           // a signal nobody of us sent ended it
 	ReasonDeadline      Reason = "DEADLINE"         // its own deadline ended it

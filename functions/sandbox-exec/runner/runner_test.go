@@ -283,6 +283,30 @@ func TestInsideAPod(t *testing.T) {
 	_ = visitor.Wait()
 }
 
+// Only a program that cannot be had says something of the image: a typed word,
+// which the driver's side goes by.
+func TestNoProgram(t *testing.T) {
+	p := newPod(t, build(t), "--ttl", "60s", "--idle", "60s")
+	if _, st, err := p.call("run", "--id", "prepare", "--", "sh", "-c",
+		`echo '#!/no/such/interpreter' >script; chmod 755 script; printf '\0\1\2\3' >noise; chmod 755 noise; echo x >plain; chmod 644 plain`); err != nil || st.ExitCode == nil || *st.ExitCode != 0 {
+		t.Fatalf("%+v, %v", st, err)
+	}
+	long := strings.Repeat("x", 64<<10)
+	for id, argv := range map[string][]string{
+		"nowhere": {"/no/such/shell", "-c", "true"}, "not-in-path": {"no-such-shell"}, "folder": {"/usr"}, "plain": {"./plain"},
+		"interpreter": {"./script"}, "noise": {"./noise"}, "long": {long},
+	} {
+		_, st, err := p.call(append([]string{"run", "--id", id, "--"}, argv...)...)
+		if err != nil || st.State != trailer.Failed || !st.NoProgram || st.Started || st.Message == "" || len(st.Message) > 4<<10 {
+			t.Errorf("%s: %+v, %v", id, st, err)
+		}
+	}
+	// What the command itself cannot find is its own matter.
+	if _, st, err := p.call("run", "--id", "inside", "--", "sh", "-c", "/no/such/program"); err != nil || st.State != trailer.Exited || st.NoProgram {
+		t.Errorf("inside: %+v, %v", st, err)
+	}
+}
+
 func TestEnds(t *testing.T) {
 	runner := build(t)
 	t.Run("when idle", func(t *testing.T) {

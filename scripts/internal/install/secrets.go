@@ -111,16 +111,16 @@ func howToMake(namespace, name string, keys []string) string {
 	command := fmt.Sprintf("kubectl -n %s create secret generic %s", namespace, name)
 	switch name {
 	case "model":
-		return command + " --from-literal=provider=openai --from-literal=name=MODEL --from-literal=openai-api-key=KEY\n" +
-			"  (provider openai also means any compatible server: add --from-literal=openai-base-url=URL; or anthropic and anthropic-api-key)"
+		return command + " --from-literal=provider=openai --from-literal=name=MODEL --from-file=openai-api-key=FILE\n" +
+			"  (FILE holds the key alone; provider openai also means any compatible server: add --from-literal=openai-base-url=URL; or anthropic and anthropic-api-key)"
 	case databaseSecret:
 		for _, key := range keys {
-			command += fmt.Sprintf(" --from-literal=%s=postgres://…", key)
+			command += fmt.Sprintf(" --from-file=%s=FILE", key)
 		}
-		return command + "\n  (a login and a password of your choice for each function: the Job makes them; " + ownerKey + " owns the database and may create roles)"
+		return command + "\n  (each FILE holds postgres://…: a login and a password of your choice for each function: the Job makes them; " + ownerKey + " owns the database and may create roles)"
 	}
 	for _, key := range keys {
-		command += fmt.Sprintf(" --from-literal=%s=…", key)
+		command += fmt.Sprintf(" --from-file=%s=FILE", key)
 	}
 	return command
 }

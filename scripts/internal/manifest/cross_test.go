@@ -276,7 +276,7 @@ func TestRolesGiveTheLeast(t *testing.T) {
 		sandboxes + " sandbox-exec pods":                   {"create", "delete", "get", "list", "watch"},
 		sandboxes + " sandbox-exec pods/exec":              {"create", "get"},
 		sandboxes + " sandbox-exec events":                 {"list"},
-		sandboxes + " sandbox-exec persistentvolumeclaims": {"create", "patch"},
+		sandboxes + " sandbox-exec persistentvolumeclaims": {"create", "get"},
 		sandboxes + " sandbox-exec networkpolicies":        {"create"},
 		sandboxes + " reaper-cron pods":                    {"delete", "get", "list", "watch"},
 		sandboxes + " reaper-cron persistentvolumeclaims":  {"delete", "list"},

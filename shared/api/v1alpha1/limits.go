@@ -23,8 +23,12 @@ type Limits struct {
 	IdleTTL           time.Duration
 	Budget            harness.Budget
 	PhoneNumberID     string   // of the platform, for a WHATSAPP channel that names none
-	Images            []string // prefixes that spec.harness.sandbox.image may have; none: any image
+	Images            []string // where spec.harness.sandbox.image may come from, like registry/team; none: from anywhere
 	ImageRefs         []string // names of the platform's images, as of the ConfigMap sandbox-images; nil: the four of DefaultImageRefs
+
+	// RuntimeClasses are those that spec.harness.sandbox.runtimeClassName may name;
+	// none: none, for a class decides what keeps a sandbox from its node.
+	RuntimeClasses []string
 
 	// AllowPrivateEgress lets egressAllow list private and cluster ranges.
 	// Loopback, link-local (a cloud's metadata service) and multicast stay refused.

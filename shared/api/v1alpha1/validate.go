@@ -219,7 +219,7 @@ func (c *check) sandbox(path string, s Sandbox) {
 		c.fail(path+".imageRef", fmt.Sprintf("is %q", s.ImageRef), "use one of "+strings.Join(imageRefs, ", ")+", or image with a full reference")
 	case s.Image != "" && !image.MatchString(s.Image):
 		c.fail(path+".image", "is not an image reference", "write it like registry/name:tag")
-	case s.Image != "" && len(c.limits.Images) > 0 && !slices.ContainsFunc(c.limits.Images, func(p string) bool { return strings.HasPrefix(s.Image, p) }):
+	case s.Image != "" && len(c.limits.Images) > 0 && !slices.ContainsFunc(c.limits.Images, func(from string) bool { return isFrom(s.Image, from) }):
 		c.fail(path+".image", "is not from a registry that this platform allows", "use an image below "+strings.Join(c.limits.Images, " or "))
 	}
 	c.texts(path+".command", s.Command, 20, 1024, "write it like [sh, -c]")
@@ -237,8 +237,25 @@ func (c *check) sandbox(path string, s Sandbox) {
 		c.fail(path+".workdir", fmt.Sprintf("is %q", s.Workdir), "use emptyDir or persistent")
 	}
 	c.egress(path, s)
-	if s.RuntimeClass != "" && !dnsName.MatchString(s.RuntimeClass) {
-		c.fail(path+".runtimeClassName", "is not the name of a RuntimeClass", "use lower-case letters, digits, dashes and dots")
+	c.runtimeClass(path+".runtimeClassName", s.RuntimeClass)
+}
+
+// isFrom reports whether an image is the one called from, or below it: a name that
+// merely begins with the same letters is somebody else's.
+func isFrom(image, from string) bool {
+	rest, ok := strings.CutPrefix(image, from)
+	return ok && (rest == "" || strings.HasSuffix(from, "/") || strings.ContainsRune("/:@", rune(rest[0])))
+}
+
+func (c *check) runtimeClass(path, class string) {
+	switch {
+	case class == "" || slices.Contains(c.limits.RuntimeClasses, class):
+	case !dnsName.MatchString(class):
+		c.fail(path, "is not the name of a RuntimeClass", "use lower-case letters, digits, dashes and dots")
+	case len(c.limits.RuntimeClasses) == 0:
+		c.fail(path, "is not one of the runtime classes that this platform allows", "leave it out")
+	default:
+		c.fail(path, "is not one of the runtime classes that this platform allows", "use "+strings.Join(c.limits.RuntimeClasses, ", ")+" or leave it out")
 	}
 }
 

@@ -163,6 +163,45 @@ func TestPlatformLimits(t *testing.T) {
 	}
 }
 
+// A name that begins with the letters of an allowed one is another's.
+func TestImagesComeFromWhereThePlatformSays(t *testing.T) {
+	digest := "@sha256:" + strings.Repeat("0", 64)
+	for image, allowed := range map[string]bool{
+		"ghcr.io/acme": true, "ghcr.io/acme/x:1": true, "ghcr.io/acme:1": true, "ghcr.io/acme" + digest: true, "ghcr.io/acme-evil/x": false, "ghcr.io/acmeevil": false,
+		"ghcr.io/other": false, "quay.io/team/x": true, "quay.io/team-b/x": false, "quay.io/team:1": false, "x/ghcr.io/acme": false,
+	} {
+		limits := v1alpha1.DefaultLimits()
+		limits.Images = []string{"ghcr.io/acme", "quay.io/team/"}
+		problems := read(t, head+"spec:\n  harness:\n    type: CODE\n    sandbox: {image: \""+image+"\"}\n").Validate(limits)
+		if (len(problems) == 0) != allowed {
+			t.Errorf("%s: %v", image, problems)
+		}
+	}
+}
+
+func TestARuntimeClassIsOneThatThePlatformAllows(t *testing.T) {
+	for _, test := range []struct {
+		class string
+		known []string
+		want  string
+	}{
+		{"gvisor", nil, "is not one of the runtime classes that this platform allows: leave it out"},
+		{"runc", []string{"gvisor", "kata"}, "is not one of the runtime classes that this platform allows: use gvisor, kata or leave it out"},
+		{"kata", []string{"gvisor", "kata"}, ""},
+		{"", []string{"gvisor"}, ""},
+	} {
+		limits := v1alpha1.DefaultLimits()
+		limits.RuntimeClasses = test.known
+		got := ""
+		if problems := read(t, head+"spec:\n  harness:\n    type: CODE\n    sandbox: {runtimeClassName: \""+test.class+"\"}\n").Validate(limits); len(problems) > 0 {
+			got = problems[0].What + ": " + problems[0].Fix
+		}
+		if got != test.want {
+			t.Errorf("%q of %v: %q", test.class, test.known, got)
+		}
+	}
+}
+
 func TestDefaults(t *testing.T) {
 	agent := read(t, head).Agent.Agent()
 	want := harness.Agent{
@@ -191,7 +230,9 @@ func TestEveryFieldIsConverted(t *testing.T) {
       - {type: WEBHOOK, name: h, secretRef: {name: s, key: k}, callbackURL: "https://x/y", fields: {text: $.t}, senders: {allow: [u]}, idleTTL: 90m}
   budget: {maxSteps: 1, maxToolCalls: 2, maxTokens: 3, maxSeconds: 4, maxExecutions: 5}
 `)
-	if problems := d.Validate(v1alpha1.DefaultLimits()); len(problems) > 0 {
+	limits := v1alpha1.DefaultLimits()
+	limits.RuntimeClasses = []string{"gvisor"}
+	if problems := d.Validate(limits); len(problems) > 0 {
 		t.Fatal(problems)
 	}
 	zero := 0.0

@@ -2,12 +2,17 @@ package schema_test
 
 import (
 	"context"
+	"database/sql"
+	"errors"
+	"io/fs"
 	"log/slog"
 	"sync"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
 	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
+	"github.com/pressly/goose/v3"
 
 	"tuluat.ai/harness/shared/harness"
 	"tuluat.ai/harness/shared/postgres/postgrestest"
@@ -44,6 +49,88 @@ func TestTenMigrationsAtOnce(t *testing.T) {
 	}
 	if diff := cmp.Diff(versions, applied(t, dsn)); diff != "" {
 		t.Error("the same again changed versions:\n", diff)
+	}
+}
+
+// Indexes are built outside of a transaction, so a build may end half way: the
+// next run makes it whole.
+func TestIndexesOfAFailedRunAreBuiltAgain(t *testing.T) {
+	ctx := context.Background()
+	dsn := postgrestest.Empty(t)
+	if err := schema.Migrate(ctx, dsn, slog.New(slog.DiscardHandler)); err != nil {
+		t.Fatal(err)
+	}
+	conn, err := pgx.Connect(ctx, dsn.Reveal())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Close(ctx)
+	for _, sql := range []string{
+		`DELETE FROM goose_db_version WHERE version_id >= 5`,
+		`UPDATE pg_index SET indisvalid = false WHERE indexrelid = 'executions_agent'::regclass`,
+		`DROP INDEX sandboxes_spec`,
+	} {
+		if _, err := conn.Exec(ctx, sql); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := schema.Migrate(ctx, dsn, slog.New(slog.DiscardHandler)); err != nil {
+		t.Fatal(err)
+	}
+	var valid int
+	if err := conn.QueryRow(ctx, `SELECT count(*) FROM pg_index i JOIN pg_class c ON c.oid = i.indexrelid
+		WHERE c.relname IN ('sessions_active', 'executions_agent', 'sandboxes_spec') AND i.indisvalid`).Scan(&valid); err != nil || valid != 3 {
+		t.Errorf("%d indexes can be used, %v", valid, err)
+	}
+}
+
+// A table that somebody keeps locked: the migration ends soon and leaves
+// nothing, and the next run succeeds.
+func TestAMigrationDoesNotWaitLongForALock(t *testing.T) {
+	ctx := context.Background()
+	dsn := postgrestest.Empty(t)
+	migrateTo(t, dsn, 3)
+	conn, err := pgx.Connect(ctx, dsn.Reveal())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Close(ctx)
+	if _, err := conn.Exec(ctx, `BEGIN; SELECT FROM agents`); err != nil {
+		t.Fatal(err)
+	}
+	var refused *pgconn.PgError
+	if err := schema.Migrate(ctx, dsn, slog.New(slog.DiscardHandler)); !errors.As(err, &refused) || refused.Code != "55P03" {
+		t.Errorf("behind a lock: %v", err)
+	}
+	if diff := cmp.Diff([]int64{0, 1, 2, 3}, applied(t, dsn)); diff != "" {
+		t.Error(diff)
+	}
+	if _, err := conn.Exec(ctx, `ROLLBACK`); err != nil {
+		t.Fatal(err)
+	}
+	if err := schema.Migrate(ctx, dsn, slog.New(slog.DiscardHandler)); err != nil {
+		t.Errorf("once it is free: %v", err)
+	}
+}
+
+// migrateTo brings a database to an older build's schema.
+func migrateTo(t *testing.T, dsn harness.Secret, version int64) {
+	t.Helper()
+	db, err := sql.Open("pgx", dsn.Reveal())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer db.Close()
+	files, err := fs.Sub(schema.Files(), "migrations")
+	if err != nil {
+		t.Fatal(err)
+	}
+	provider, err := goose.NewProvider(goose.DialectPostgres, db, files)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := provider.UpTo(context.Background(), version); err != nil {
+		t.Fatal(err)
 	}
 }
 

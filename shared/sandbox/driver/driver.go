@@ -7,6 +7,8 @@ import (
 	"strings"
 	"time"
 
+	"k8s.io/klog/v2"
+
 	"tuluat.ai/harness/shared/function"
 	"tuluat.ai/harness/shared/harness"
 	"tuluat.ai/harness/shared/sandbox"
@@ -84,7 +86,8 @@ func ReadStart(c *function.Config) Options {
 	return o
 }
 
-// New returns the driver that o names. What a build cannot do is refused with
+// New returns the driver that o names. It is called once, when a process begins:
+// for Pods it also gives log to client-go's own logging, which a process has one of. What a build cannot do is refused with
 // what to do about it.
 func New(o Options, log *slog.Logger) (sandbox.Driver, error) {
 	switch o.Driver {
@@ -102,6 +105,7 @@ func newKubernetes(o Options, log *slog.Logger) (sandbox.Driver, error) {
 	if err != nil {
 		return nil, harness.Wrap(harness.Invalid, err, "SANDBOX_DRIVER is \"kubernetes\" and there is no cluster")
 	}
+	klog.SetSlogLogger(log) // else there would be plain lines on stderr
 	d, err := kubernetes.New(kubernetes.Options{
 		Config: config, Namespace: o.Namespace, RunnerImage: o.RunnerImage, RunnerMount: o.RunnerMount, ImagesDir: o.ImagesDir,
 		PullSecrets: o.PullSecrets, StartTimeout: o.StartTimeout, RuntimeClass: o.RuntimeClass, StorageClass: o.StorageClass,

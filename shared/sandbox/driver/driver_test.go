@@ -1,6 +1,8 @@
 package driver_test
 
 import (
+	"bytes"
+	"encoding/json"
 	"log/slog"
 	"os"
 	"path/filepath"
@@ -9,6 +11,7 @@ import (
 	"time"
 
 	"github.com/google/go-cmp/cmp"
+	"k8s.io/klog/v2"
 
 	"tuluat.ai/harness/shared/function"
 	"tuluat.ai/harness/shared/harness"
@@ -80,8 +83,15 @@ func TestKubernetes(t *testing.T) {
 	if err := os.WriteFile(path, []byte(kubeconfig), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	d, err := driver.New(driver.Options{Driver: driver.Kubernetes, Namespace: "ns", Kubeconfig: path}, log)
+	var said bytes.Buffer
+	d, err := driver.New(driver.Options{Driver: driver.Kubernetes, Namespace: "ns", Kubeconfig: path}, slog.New(slog.NewJSONHandler(&said, nil)))
 	if err != nil || d == nil {
 		t.Errorf("with everything: %v", err)
+	}
+	// What client-go says of itself is a line like all others.
+	klog.ErrorS(nil, "a word of client-go")
+	var line struct{ Level, Msg string }
+	if err := json.Unmarshal(said.Bytes(), &line); err != nil || line.Msg != "a word of client-go" || line.Level != "ERROR" {
+		t.Errorf("client-go's line %q: %v", said.String(), err)
 	}
 }

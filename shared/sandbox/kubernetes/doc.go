@@ -6,8 +6,8 @@
 // The Pod is created before anything that belongs to it, and all of that names
 // it as its owner, so what is left is a Pod: Start goes on with it, Terminate
 // removes it, List shows it, and its active deadline ends it if nobody comes.
-// Volumes that outlive Pods carry the time until which they are kept:
-// SweepVolumes removes them after it.
+// Volumes that outlive Pods carry the id of their session and stay as long as
+// that is open: SweepVolumes removes them after it.
 //
 // # What is believed
 //
@@ -20,8 +20,8 @@
 //
 // In the namespace of sandboxes: pods get, list, watch, create, delete; pods/exec
 // get and create (which of them depends on the cluster's version and the
-// transport); networkpolicies create; persistentvolumeclaims get, list, create,
-// patch, delete; events list, for the words of a start that takes too long. A
-// process that only removes sandboxes needs pods get, list, watch and delete, and
+// transport); networkpolicies create; persistentvolumeclaims create and get;
+// events list, for the words of a start that takes too long. A process that only
+// removes sandboxes needs pods get, list, watch and delete, and
 // persistentvolumeclaims list and delete.
 package kubernetes

@@ -16,6 +16,7 @@ import (
 	"k8s.io/client-go/kubernetes/scheme"
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/remotecommand"
+	"k8s.io/client-go/transport/websocket"
 	exitcode "k8s.io/client-go/util/exec"
 
 	"tuluat.ai/harness/shared/harness"
@@ -109,14 +110,16 @@ func (d *Driver) exec(ctx context.Context, pod *corev1.Pod, argv []string, stdin
 	if stdin != nil {
 		source = &replay{r: stdin}
 	}
+	begun := time.Now()
 	for {
 		used, err := d.try(ctx, target, source, stdout, stderr)
 		if err == nil {
 			return nil
 		}
 		// Only what proves that nothing was started may be tried again: no byte
-		// came back, and the container is so young that its node may not know it.
-		if ctx.Err() != nil || used || !fresh(pod) || !unanswered(err) || !source.rewind() {
+		// came back, and the container is so young that its node may not know it. That
+		// age is by another machine's clock, so our own bounds the tries as well.
+		if ctx.Err() != nil || used || !fresh(pod) || time.Since(begun) >= freshFor || !unanswered(err) || !source.rewind() {
 			return execFailure(ctx, err, d.Namespace)
 		}
 		select {
@@ -173,6 +176,10 @@ func (d *Driver) socket(ctx context.Context, target *url.URL, options remotecomm
 	upgraded := make(chan struct{})
 	config := rest.CopyConfig(d.Config)
 	config.Wrap(func(next http.RoundTripper) http.RoundTripper {
+		// An exec has a connection of its own; that need not cost a whole handshake.
+		if t, ok := next.(*websocket.RoundTripper); ok && t.TLSConfig != nil {
+			t.TLSConfig.ClientSessionCache = d.sessions
+		}
 		return roundTripper(func(req *http.Request) (*http.Response, error) {
 			resp, err := next.RoundTrip(req.WithContext(ctx))
 			if err == nil {

@@ -6,10 +6,14 @@ import (
 	"errors"
 	"io"
 	"net/http"
+	"slices"
 	"strconv"
 	"strings"
 	"testing"
 	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"tuluat.ai/harness/shared/harness"
 	"tuluat.ai/harness/shared/sandbox"
@@ -242,6 +246,41 @@ func TestStreamNoContainerAtFirst(t *testing.T) {
 	}
 	if n := b.Count(word("run")); n != 1 {
 		t.Errorf("%d tries after the first byte", n)
+	}
+}
+
+// Each exec has a connection of its own, and only the first a whole handshake.
+func TestStreamResumes(t *testing.T) {
+	b := newBench(t)
+	sb := b.start() // asks PID 1
+	if err := b.driver.Stream(t.Context(), sb, []string{"status"}, nil, io.Discard, io.Discard); err != nil {
+		t.Fatal(err)
+	}
+	var resumed []bool
+	for _, r := range b.Requests(execs) {
+		resumed = append(resumed, r.Resumed)
+	}
+	if !slices.Equal(resumed, []bool{false, true}) {
+		t.Errorf("resumed: %v", resumed)
+	}
+}
+
+// A node whose clock is ahead makes its containers young for ever, and not the
+// tries endless.
+func TestStreamNoContainerEver(t *testing.T) {
+	b := newBench(t)
+	sb := b.start()
+	b.Change(sb.Name, func(pod *corev1.Pod) {
+		pod.Status.ContainerStatuses[0].State.Running.StartedAt = metav1.NewTime(time.Now().Add(time.Hour))
+	})
+	b.On(word("put"), -1, kubetest.NoContainer("sandbox"))
+	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+	defer cancel()
+	if err := b.driver.Stream(ctx, sb, []string{"put"}, strings.NewReader("a file"), io.Discard, io.Discard); harness.KindOf(err) != harness.Unavailable || ctx.Err() != nil {
+		t.Errorf("%v, %v", err, ctx.Err())
+	}
+	if n := b.Count(word("put")); n < 2 {
+		t.Errorf("%d tries", n)
 	}
 }
 

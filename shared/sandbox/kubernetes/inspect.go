@@ -114,7 +114,9 @@ func pages(list func(metav1.ListOptions) (next string, err error)) error {
 }
 
 // endedAt is when a Pod stopped to take commands; zero when it takes some. One
-// that the platform ended without a word of its container counts from its start.
+// that the platform ended without a word of its container counts from the last
+// change of its conditions: too late rather than too early, since whoever waits
+// for its last words still needs it.
 func endedAt(pod *corev1.Pod) time.Time {
 	if !ended(pod) {
 		return time.Time{}
@@ -122,7 +124,13 @@ func endedAt(pod *corev1.Pod) time.Time {
 	if s := ours(pod); s != nil && s.State.Terminated != nil && !s.State.Terminated.FinishedAt.IsZero() {
 		return s.State.Terminated.FinishedAt.Time
 	}
-	return pod.CreationTimestamp.Time
+	last := pod.CreationTimestamp.Time
+	for _, c := range pod.Status.Conditions {
+		if c.LastTransitionTime.After(last) {
+			last = c.LastTransitionTime.Time
+		}
+	}
+	return last
 }
 
 // List returns every Pod of ours.

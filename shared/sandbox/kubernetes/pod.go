@@ -31,7 +31,7 @@ const (
 	labelSandbox = "tuluat.ai/sandbox"
 	labelEgress  = "tuluat.ai/egress"
 
-	annotationExpires = "tuluat.ai/expires-at" // RFC 3339: a Pod's hard end, or until when a volume is kept
+	annotationExpires = "tuluat.ai/expires-at" // RFC 3339: a Pod's hard end
 
 	manager  = "tuluat-harness"
 	selector = labelManaged + "=" + manager + "," + labelPart + "=sandbox"
@@ -117,6 +117,8 @@ func (d *Driver) pod(sb sandbox.Sandbox, image string, now time.Time) *corev1.Po
 	for _, name := range d.PullSecrets {
 		pod.Spec.ImagePullSecrets = append(pod.Spec.ImagePullSecrets, corev1.LocalObjectReference{Name: name})
 	}
+	// A class that a spec names has passed the platform's list before the agent
+	// was taken into use.
 	class := sb.Spec.RuntimeClass
 	if class == "" {
 		class = d.RuntimeClass

@@ -10,6 +10,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/util/validation"
 	"k8s.io/client-go/rest"
 	"k8s.io/pod-security-admission/api"
@@ -109,6 +110,31 @@ func TestPodSecurityAdmitsThePod(t *testing.T) {
 			if admit(lax).Allowed {
 				t.Errorf("%s: admitted without %s", name, what)
 			}
+		}
+	}
+}
+
+// One that the platform ended counts from its last change: not from its start,
+// which would make it old at once.
+func TestEndedAt(t *testing.T) {
+	at := func(minutes int) metav1.Time { return metav1.NewTime(noon.Add(time.Duration(minutes) * time.Minute)) }
+	status := func(state corev1.ContainerState) []corev1.ContainerStatus {
+		return []corev1.ContainerStatus{{Name: container, State: state}}
+	}
+	conditions := []corev1.PodCondition{{Type: corev1.PodScheduled, LastTransitionTime: at(1)}, {Type: corev1.PodReady, LastTransitionTime: at(30)}, {Type: corev1.PodInitialized, LastTransitionTime: at(2)}}
+	for name, c := range map[string]struct {
+		status corev1.PodStatus
+		want   time.Time
+	}{
+		"runs":                 {corev1.PodStatus{Phase: corev1.PodRunning, Conditions: conditions}, time.Time{}},
+		"its container says":   {corev1.PodStatus{Phase: corev1.PodFailed, Conditions: conditions, ContainerStatuses: status(corev1.ContainerState{Terminated: &corev1.ContainerStateTerminated{FinishedAt: at(20)}})}, at(20).Time},
+		"without a word of it": {corev1.PodStatus{Phase: corev1.PodFailed, Conditions: conditions}, at(30).Time},
+		"lost":                 {corev1.PodStatus{Phase: corev1.PodFailed, Conditions: conditions, ContainerStatuses: status(corev1.ContainerState{Terminated: &corev1.ContainerStateTerminated{Reason: "ContainerStatusUnknown"}})}, at(30).Time},
+		"never had anything":   {corev1.PodStatus{Phase: corev1.PodFailed}, at(0).Time},
+	} {
+		pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{CreationTimestamp: at(0)}, Status: c.status}
+		if got := endedAt(pod); !got.Equal(c.want) {
+			t.Errorf("%s: %v, want %v", name, got, c.want)
 		}
 	}
 }

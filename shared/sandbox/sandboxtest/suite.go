@@ -324,8 +324,8 @@ func cannotBeStarted(t *testing.T, b Bench) {
 		argv   []string
 		reason sandbox.Reason
 	}{
-		{"no such program", []string{"/no/such/program"}, sandbox.ReasonNotStarted},
-		{"a folder", []string{"/usr"}, sandbox.ReasonNotStarted},
+		{"no such program", []string{"/no/such/program"}, sandbox.ReasonNoProgram},
+		{"a folder", []string{"/usr"}, sandbox.ReasonNoProgram},
 		{"nothing", nil, sandbox.ReasonNotStarted},
 		{"NUL", []string{"echo", "a\x00b"}, sandbox.ReasonNotStarted},
 		{"too long", []string{"echo", strings.Repeat("x", 128<<10)}, sandbox.ReasonTooLong},

@@ -54,7 +54,8 @@ type Status struct {
 	ExitCode     *int   `json:"exitCode,omitempty"`
 	Signal       string `json:"signal,omitempty"`
 	Message      string `json:"reason,omitempty"`
-	StdoutBytes  int64  `json:"stdoutBytes"` // printed
+	NoProgram    bool   `json:"noProgram,omitempty"` // NOT_STARTED because its program is not there or cannot be executed
+	StdoutBytes  int64  `json:"stdoutBytes"`         // printed
 	StderrBytes  int64  `json:"stderrBytes"`
 	StdoutStored int64  `json:"stdoutStored"` // kept, and readable by offset
 	StderrStored int64  `json:"stderrStored"`

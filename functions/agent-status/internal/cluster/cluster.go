@@ -91,7 +91,9 @@ func New(config *rest.Config, o Options) (*Cluster, error) {
 // Close frees idle connections.
 func (c *Cluster) Close() { c.client.Client.CloseIdleConnections() }
 
-// Read implements status.Source. Either everything was read or nothing is known.
+// Read implements status.Source. Either all agents were read or nothing is known.
+// Workflows that cannot be listed keep nobody from the agents: they keep their
+// statuses until the next look.
 func (c *Cluster) Read(ctx context.Context) (status.Found, error) {
 	limits, err := c.limits()
 	if err != nil {
@@ -100,6 +102,10 @@ func (c *Cluster) Read(ctx context.Context) (status.Found, error) {
 	var found status.Found
 	for _, kind := range []string{v1alpha1.KindAgent, v1alpha1.KindWorkflow} {
 		items, err := c.list(ctx, kind)
+		if err != nil && kind == v1alpha1.KindWorkflow {
+			found.Warnings = append(found.Warnings, err.Error())
+			continue
+		}
 		if err != nil {
 			return status.Found{}, err
 		}

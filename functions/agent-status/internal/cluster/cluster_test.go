@@ -1,6 +1,7 @@
 package cluster_test
 
 import (
+	"bytes"
 	"context"
 	"fmt"
 	"log/slog"
@@ -37,6 +38,7 @@ type rig struct {
 	server *server
 	store  *postgres.Store
 	images string
+	log    bytes.Buffer // of the first process
 
 	mu   sync.Mutex
 	said []event.Event
@@ -44,12 +46,16 @@ type rig struct {
 
 func newRig(t *testing.T) *rig {
 	r := &rig{t: t, server: newServer(t), store: postgrestest.New(t), images: t.TempDir()}
-	r.Reconciler = r.another()
+	r.Reconciler = r.process(slog.New(slog.NewTextHandler(&r.log, nil)))
 	return r
 }
 
 // another is one more process of the function.
 func (r *rig) another() *status.Reconciler {
+	return r.process(slog.New(slog.DiscardHandler))
+}
+
+func (r *rig) process(log *slog.Logger) *status.Reconciler {
 	r.t.Helper()
 	c, err := cluster.New(&rest.Config{Host: r.server.URL}, cluster.Options{Namespace: "agents", Limits: v1alpha1.DefaultLimits(), ImagesDir: r.images})
 	if err != nil {
@@ -57,7 +63,7 @@ func (r *rig) another() *status.Reconciler {
 	}
 	r.t.Cleanup(c.Close)
 	return status.New(status.Options{
-		Source: c, Resources: c, Store: r.store, Log: slog.New(slog.DiscardHandler), Metrics: prometheus.NewRegistry(), Now: time.Now,
+		Source: c, Resources: c, Store: r.store, Log: log, Metrics: prometheus.NewRegistry(), Now: time.Now,
 		Publish: func(_ context.Context, events ...event.Event) {
 			r.mu.Lock()
 			defer r.mu.Unlock()
@@ -229,6 +235,105 @@ func TestBadInputEndsInAConditionThatSaysWhatToMend(t *testing.T) {
 	}
 }
 
+// A cluster without the CRD of workflows, or with an API server that does not
+// list them, has agents all the same; workflows stay as they are.
+func TestAFailedListOfWorkflowsKeepsNoAgentBack(t *testing.T) {
+	r := newRig(t)
+	r.server.put("aiworkflows", "flow", `{"nodes": [{"id": "end", "type": "END"}]}`)
+	r.server.put("aiagents", "a", plain)
+	r.reconcile()
+	var before, after v1alpha1.WorkflowStatus
+	r.server.status("aiworkflows", "flow", &before)
+	for i, code := range []int{http.StatusNotFound, http.StatusForbidden, http.StatusInternalServerError} {
+		r.server.refuseWorkflows = code
+		name := fmt.Sprint("new", i)
+		r.server.put("aiagents", name, plain)
+		if got := r.reconcile(); !slices.Equal(got, []string{"aiagents/" + name}) {
+			t.Errorf("%d: patches %v", code, got)
+		}
+	}
+	r.server.remove("aiagents", "new0")
+	r.reconcile()
+	if agents, err := r.store.Agents(context.Background()); err != nil || agents[1].Phase != harness.AgentDeleted {
+		t.Errorf("an agent that is gone: %+v, %v", agents, err)
+	}
+	r.server.status("aiworkflows", "flow", &after)
+	if diff := cmp.Diff(before, after); diff != "" {
+		t.Error(diff)
+	}
+	if !strings.Contains(r.log.String(), "aiworkflows cannot be listed") {
+		t.Errorf("the log: %s", &r.log)
+	}
+}
+
+// Deleted and applied again within ten seconds of a write, a resource is of the
+// same text and shows nothing, and only the rows say that it was written.
+func TestAReplacedResourceGetsItsStatus(t *testing.T) {
+	r := newRig(t)
+	r.server.put("aiagents", "a", plain)
+	r.reconcile()
+	want := r.status("a")
+	r.server.remove("aiagents", "a")
+	r.reconcile()
+	r.server.put("aiagents", "a", plain)
+	if got := r.reconcile(); len(got) > 0 {
+		t.Fatalf("within ten seconds: %v", got)
+	}
+	r.timePasses()
+	if dirty, err := r.store.StatusDirty(context.Background(), postgres.StatusEvery, 10); err != nil || !slices.Equal(dirty, []harness.AgentName{"a"}) {
+		t.Errorf("the sweep would not find it: %v, %v", dirty, err)
+	}
+	if got := r.changed(""); len(got) != 1 {
+		t.Errorf("the sweep's wake: %v", got)
+	}
+	if got := r.status("a"); got.Phase != want.Phase || got.Revision != 1 || len(got.Conditions) != len(want.Conditions) {
+		t.Errorf("%+v", got)
+	}
+	r.timePasses()
+	if got := r.changed(""); len(got) > 0 {
+		t.Errorf("once it is written: %v", got)
+	}
+}
+
+// After a conflict what is written is what the rows say by then, and by nobody
+// whose claim was overtaken.
+func TestAConflictIsNotAnsweredByAnOlderStanding(t *testing.T) {
+	for what, test := range map[string]struct {
+		between  string // rows that change between the read and the write
+		want     []string
+		sessions int // that the status has then
+	}{
+		"the rows changed":        {`UPDATE sessions SET state = 'IDLE' WHERE session_id = 'ses_2'`, []string{"aiagents/a"}, 1},
+		"the claim was overtaken": {`UPDATE agent_statuses SET written_at = now()`, nil, 0},
+	} {
+		r := newRig(t)
+		r.server.put("aiagents", "a", plain)
+		r.reconcile()
+		r.session("ses_1", "a", "RUNNING")
+		r.session("ses_2", "a", "RUNNING")
+		r.timePasses()
+		once := sync.OnceFunc(func() {
+			r.server.touch("aiagents", "a")
+			r.sql(test.between)
+		})
+		r.server.before = func(request *http.Request) {
+			if request.Method == http.MethodPatch {
+				once()
+			}
+		}
+		if got := r.changed("a"); !slices.Equal(got, test.want) {
+			t.Errorf("%s: patches %v", what, got)
+		}
+		if got := r.status("a").ActiveSessions; got != test.sessions {
+			t.Errorf("%s: the status has %d sessions", what, got)
+		}
+		standings, err := r.store.Standings(context.Background(), "a")
+		if err != nil || standings[0].Dirty() != (test.want == nil) {
+			t.Errorf("%s: %+v, %v", what, standings, err)
+		}
+	}
+}
+
 // Counts follow, at most one write in ten seconds and none without a change.
 func TestAStatusFollowsTheRowsAndIsWrittenSeldom(t *testing.T) {
 	r := newRig(t)
@@ -361,11 +466,13 @@ func TestAForeignStatusIsMended(t *testing.T) {
 	}
 }
 
-// A missing Secret is looked for again at every tick, and what is found of it
+// Missing Secrets are looked for again at every tick, at once for all agents, and what is found of it
 // shows.
 func TestSecretsAreLookedAtAgain(t *testing.T) {
 	r := newRig(t)
-	r.server.put("aiagents", "a", `{"harness": {"type": "CHANNEL", "channels": [{"type": "WEBHOOK", "name": "a", "secretRef": {"name": "hook", "key": "secret"}, "senders": {"policy": "open"}}]}}`)
+	hook := `{"harness": {"type": "CHANNEL", "channels": [{"type": "WEBHOOK", "name": "%s", "secretRef": {"name": "hook", "key": "secret"}, "senders": {"policy": "open"}}]}}`
+	r.server.put("aiagents", "a", fmt.Sprintf(hook, "a"))
+	r.server.put("aiagents", "b", fmt.Sprintf(hook, "b"))
 	r.reconcile()
 	if c := r.condition("a", v1alpha1.ConditionSecrets); c.Status != v1alpha1.ConditionUnknown {
 		t.Errorf("%+v", c)
@@ -374,6 +481,11 @@ func TestSecretsAreLookedAtAgain(t *testing.T) {
 		r.said = nil
 		if err := r.Reconcile(context.Background(), event.Event{Type: event.Ping}); err != nil {
 			t.Fatal(err)
+		}
+		for _, e := range r.said {
+			if e.Type != event.AgentStatusChanged || e.Agent != "" {
+				t.Errorf("%+v", e)
+			}
 		}
 		return len(r.said)
 	}
@@ -389,11 +501,13 @@ func TestSecretsAreLookedAtAgain(t *testing.T) {
 		{harness.SecretAvailable, "", v1alpha1.ConditionTrue, harness.AgentReady, 0},
 	} {
 		check.State, check.Reason = test.state, test.reason
-		if changed, err := r.store.StoreSecretChecks(context.Background(), "webhook-ingest", []harness.SecretCheck{check}); err != nil || changed != 1 {
+		other := check
+		other.Agent = "b"
+		if changed, err := r.store.StoreSecretChecks(context.Background(), "webhook-ingest", []harness.SecretCheck{check, other}); err != nil || changed != 2 {
 			t.Fatalf("%d, %v", changed, err)
 		}
 		r.timePasses()
-		if got := r.changed(""); len(got) != 1 {
+		if got := r.changed(""); len(got) != 2 {
 			t.Errorf("%s: %v", test.state, got)
 		}
 		if c := r.condition("a", v1alpha1.ConditionSecrets); c.Status != test.status || c.Message != test.reason || r.status("a").Phase != test.phase {

@@ -19,16 +19,17 @@ import (
 // those of another version.
 type server struct {
 	*httptest.Server
-	t       *testing.T
-	mu      sync.Mutex
-	version int
-	objects map[string]map[string]any // plural/name
-	patches []string                  // plural/name of each status patch that was taken
-	lists   int
-	page    int                 // items a page has at most
-	refuse  int                 // status of every answer, if not 0
-	expired bool                // the next continuation is not kept any more
-	before  func(*http.Request) // before an answer, under no lock
+	t               *testing.T
+	mu              sync.Mutex
+	version         int
+	objects         map[string]map[string]any // plural/name
+	patches         []string                  // plural/name of each status patch that was taken
+	lists           int
+	page            int                 // items a page has at most
+	refuse          int                 // status of every answer, if not 0
+	refuseWorkflows int                 // of every answer about workflows
+	expired         bool                // the next continuation is not kept any more
+	before          func(*http.Request) // before an answer, under no lock
 }
 
 func newServer(t *testing.T) *server {
@@ -109,6 +110,10 @@ func (s *server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	path, ok := strings.CutPrefix(r.URL.Path, "/apis/tuluat.ai/v1alpha1/namespaces/agents/")
 	if !ok || s.refuse != 0 {
 		answer(w, max(s.refuse, http.StatusNotFound), nil)
+		return
+	}
+	if s.refuseWorkflows != 0 && strings.HasPrefix(path, "aiworkflows") {
+		answer(w, s.refuseWorkflows, nil)
 		return
 	}
 	name, isStatus := strings.CutSuffix(path, "/status")

@@ -46,29 +46,34 @@ func TestHowAnAgentStands(t *testing.T) {
 		want []string
 	}{
 		{
-			"nobody has looked at its Secret", postgres.Standing{AgentStatus: ready, Agent: coder()},
+			"nobody has looked at its Secret",
+			postgres.Standing{AgentStatus: ready, Agent: coder()},
 			[]string{
 				"READY", "Ready Unknown NotChecked the functions that need the agent's Secrets have not looked at them yet", "Accepted True Accepted", "Routed True Routed",
 				"SecretsAvailable Unknown NotChecked the functions that need the agent's Secrets have not looked at them yet",
 			},
 		},
 		{
-			"all is well", postgres.Standing{AgentStatus: ready, Agent: coder(), Checks: check(harness.SecretAvailable, ""), Sandbox: &postgres.LastSandbox{CameUp: true, Reason: "IDLE"}},
+			"all is well",
+			postgres.Standing{AgentStatus: ready, Agent: coder(), Checks: check(harness.SecretAvailable, ""), Sandbox: &postgres.LastSandbox{CameUp: true, Reason: "IDLE"}},
 			[]string{"READY", "Ready True Ready", "Accepted True Accepted", "Routed True Routed", "SecretsAvailable True Available", "SandboxAvailable True CameUp"},
 		},
 		{
-			"without channels and commands nothing of them is said", postgres.Standing{AgentStatus: ready, Agent: &harness.Agent{Name: "coder"}, Sandbox: &postgres.LastSandbox{}},
+			"without channels and commands nothing of them is said",
+			postgres.Standing{AgentStatus: ready, Agent: &harness.Agent{Name: "coder"}, Sandbox: &postgres.LastSandbox{}},
 			[]string{"READY", "Ready True Ready", "Accepted True Accepted"},
 		},
 		{
-			"its Secret is missing", postgres.Standing{AgentStatus: ready, Agent: coder(), Checks: check(harness.SecretNotFound, "no Secret hook: create it")},
+			"its Secret is missing",
+			postgres.Standing{AgentStatus: ready, Agent: coder(), Checks: check(harness.SecretNotFound, "no Secret hook: create it")},
 			[]string{
 				"DEGRADED", "Ready False SecretNotFound no Secret hook: create it", "Accepted True Accepted", "Routed True Routed",
 				"SecretsAvailable False SecretNotFound no Secret hook: create it",
 			},
 		},
 		{
-			"its image cannot be had", postgres.Standing{
+			"its image cannot be had",
+			postgres.Standing{
 				AgentStatus: ready, Agent: coder(), Checks: check(harness.SecretAvailable, ""),
 				Sandbox: &postgres.LastSandbox{Reason: "START_TIMEOUT", Message: "the image x cannot be pulled"},
 			},
@@ -78,7 +83,8 @@ func TestHowAnAgentStands(t *testing.T) {
 			},
 		},
 		{
-			"its image has no shell", postgres.Standing{
+			"its image has no shell",
+			postgres.Standing{
 				AgentStatus: ready, Agent: coder(), Checks: check(harness.SecretAvailable, ""), Sandbox: &postgres.LastSandbox{CameUp: true, Message: "sh: not found"},
 			},
 			[]string{
@@ -87,7 +93,8 @@ func TestHowAnAgentStands(t *testing.T) {
 			},
 		},
 		{
-			"its hook is another's", postgres.Standing{
+			"its hook is another's",
+			postgres.Standing{
 				AgentStatus: postgres.AgentStatus{Name: "coder", Phase: harness.AgentReady, Revision: 1, Reason: "RouteConflict: WEBHOOK coder belongs to the older agent a"},
 				Agent:       coder(), Checks: check(harness.SecretAvailable, ""),
 			},
@@ -97,7 +104,8 @@ func TestHowAnAgentStands(t *testing.T) {
 			},
 		},
 		{
-			"refused, with an older revision", postgres.Standing{
+			"refused, with an older revision",
+			postgres.Standing{
 				AgentStatus: postgres.AgentStatus{Name: "coder", Phase: harness.AgentInvalid, Revision: 1, Reason: "spec.x is wrong: mend it"},
 				Agent:       coder(), Checks: check(harness.SecretAvailable, ""),
 			},
@@ -107,7 +115,8 @@ func TestHowAnAgentStands(t *testing.T) {
 			},
 		},
 		{
-			"refused from the start", postgres.Standing{AgentStatus: postgres.AgentStatus{Name: "coder", Phase: harness.AgentInvalid, Reason: "spec.x is wrong: mend it"}},
+			"refused from the start",
+			postgres.Standing{AgentStatus: postgres.AgentStatus{Name: "coder", Phase: harness.AgentInvalid, Reason: "spec.x is wrong: mend it"}},
 			[]string{"INVALID", "Ready False Refused spec.x is wrong: mend it", "Accepted False Refused spec.x is wrong: mend it"},
 		},
 	}

@@ -10,6 +10,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -34,7 +35,9 @@ type Store interface {
 	Standings(ctx context.Context, names ...harness.AgentName) ([]postgres.Standing, error)
 	StatusDirty(ctx context.Context, every time.Duration, limit int) ([]harness.AgentName, error)
 	ClaimStatus(ctx context.Context, agent harness.AgentName, every time.Duration) (time.Time, error)
+	RenewStatus(ctx context.Context, agent harness.AgentName, token time.Time) (time.Time, error)
 	StatusWritten(ctx context.Context, agent harness.AgentName, token time.Time, digest string) error
+	StatusIsNot(ctx context.Context, standing postgres.Standing) error
 	StatusIs(ctx context.Context, standings []postgres.Standing) error
 }
 
@@ -108,7 +111,7 @@ func (r *Reconciler) reconcile(ctx context.Context, e event.Event) ([]harness.Ag
 		return nil, err
 	}
 	for _, w := range found.Warnings {
-		r.Log.Warn("part of the agents' source is refused; what it last defined is kept", "reason", w)
+		r.Log.Warn("part of the agents' source cannot be used; what it last defined is kept", "reason", w)
 	}
 	changed, events, err := r.Store.PutAgents(ctx, found.Texts, found.Broken)
 	if err != nil {
@@ -139,9 +142,9 @@ func (r *Reconciler) statuses(ctx context.Context, resources []Resource, again b
 	of := make(map[string]postgres.Standing, len(standings))
 	for _, s := range standings {
 		of[string(s.Name)] = s
-		if again && lacking(s) {
-			r.Publish(ctx, lookAgain(s, r.Now()))
-		}
+	}
+	if again && slices.ContainsFunc(standings, lacking) {
+		r.Publish(ctx, lookAgain(r.Now()))
 	}
 	var right []postgres.Standing
 	var failures error
@@ -166,10 +169,8 @@ func (r *Reconciler) statuses(ctx context.Context, resources []Resource, again b
 	return late, errors.Join(failures, r.Store.StatusIs(ctx, right))
 }
 
-// lookAgain is the status event of an agent that has not changed.
-func lookAgain(s postgres.Standing, now time.Time) event.Event {
-	return event.Event{
-		ID: fmt.Sprintf("agent.status.changed:%s:%d", s.Name, now.UnixMicro()), Type: event.AgentStatusChanged, Agent: s.Name,
-		Payload: event.Payload{Agent: s.Name, Revision: s.Revision},
-	}
+// lookAgain is the status event of no agent: whoever checks Secrets checks those
+// of all agents, whatever the event names.
+func lookAgain(now time.Time) event.Event {
+	return event.Event{ID: fmt.Sprintf("agent.status.changed::%d", now.UnixMicro()), Type: event.AgentStatusChanged}
 }

@@ -118,20 +118,21 @@ func (r *Reconciler) write(ctx context.Context, s postgres.Standing, resource Re
 	}
 	token, err := r.Store.ClaimStatus(ctx, s.Name, writeEvery)
 	if errors.Is(err, postgres.ErrNothingDue) {
-		return false, max(writeEvery-s.Age, time.Second), nil
+		// The rows may say that it was written: to a resource that was replaced
+		// by one of the same text. Nothing but this look would notice.
+		return false, max(writeEvery-s.Age, time.Second), r.Store.StatusIsNot(ctx, s)
 	}
 	if err != nil {
 		return false, 0, err
 	}
 	err = r.Resources.PutStatus(ctx, resource, want)
 	if harness.KindOf(err) == harness.Conflict {
-		if resource, err = r.Resources.Get(ctx, resource.Kind, resource.Name); err == nil {
-			if want, right = r.compare(s, resource); !right {
-				err = r.Resources.PutStatus(ctx, resource, want)
-			}
-		}
+		s, token, err = r.rewrite(ctx, s, resource, token)
 	}
-	if harness.KindOf(err) == harness.NotFound {
+	switch {
+	case errors.Is(err, postgres.ErrNothingDue): // whoever claimed it meanwhile knows more
+		return false, writeEvery, nil
+	case harness.KindOf(err) == harness.NotFound:
 		return false, 0, nil
 	}
 	if err != nil {
@@ -139,6 +140,33 @@ func (r *Reconciler) write(ctx context.Context, s postgres.Standing, resource Re
 	}
 	r.written.WithLabelValues(v1alpha1.KindAgent).Inc()
 	return false, 0, r.Store.StatusWritten(ctx, s.Name, token, s.Digest)
+}
+
+// rewrite writes the status of a resource that has changed since it was read. The
+// resource is read before its agent's standing: whoever wrote the version that
+// the patch names knew nothing newer than the standing read here. It returns what
+// was written by which claim; postgres.ErrNothingDue: the claim was overtaken.
+func (r *Reconciler) rewrite(ctx context.Context, s postgres.Standing, resource Resource, token time.Time) (postgres.Standing, time.Time, error) {
+	resource, err := r.Resources.Get(ctx, resource.Kind, resource.Name)
+	if err != nil {
+		return s, token, err
+	}
+	standings, err := r.Store.Standings(ctx, s.Name)
+	if err != nil {
+		return s, token, err
+	}
+	if len(standings) == 0 {
+		return s, token, harness.Errorf(harness.NotFound, "agent %s is gone", s.Name)
+	}
+	s = standings[0]
+	if token, err = r.Store.RenewStatus(ctx, s.Name, token); err != nil {
+		return s, token, err
+	}
+	want, right := r.compare(s, resource)
+	if right {
+		return s, token, nil
+	}
+	return s, token, r.Resources.PutStatus(ctx, resource, want)
 }
 
 // compare returns the status that resource should have, and whether it has it.

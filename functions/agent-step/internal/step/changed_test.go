@@ -50,7 +50,8 @@ func TestATurnSaysThatItBeginsAndEnds(t *testing.T) {
 func TestARefusedAgentSaysWhatToMend(t *testing.T) {
 	b := newBench(t, coder())
 	b.exec(`DELETE FROM agent_revisions`)
-	b.exec(`UPDATE agents SET revision = 0, phase = 'INVALID', reason = 'spec.harness.sandbox.imageRef is "perl": use java, python, node or golang'`)
+	b.exec(`UPDATE agents SET revision = 0, phase = 'INVALID', reason = 'spec.harness.sandbox.imageRef is "perl": use java, python, node or golang'
+		|| E'\nRouteConflict: WEBHOOK x belongs to the agent payroll: name another account here'`)
 	for _, id := range []string{"1", "2"} {
 		b.say(id, "hello "+id)
 		b.wake()
@@ -74,6 +75,20 @@ func TestARefusedAgentSaysWhatToMend(t *testing.T) {
 	b.wake()
 	if got := b.reply(); got != "Hi." || b.state() != "IDLE" {
 		t.Errorf("mended: %q", got)
+	}
+}
+
+// An event that asks for a look at Secrets names no agent: it is nothing to us,
+// and no failure that a broker would deliver again.
+func TestAStatusEventOfNoAgentIsNothing(t *testing.T) {
+	b := newBench(t, coder())
+	b.say("1", "hello")
+	before := b.text(`SELECT string_agg(s::text, '|') FROM sessions s`)
+	if err := b.step.AgentStatusChanged(t.Context(), event.Event{ID: "1", Type: event.AgentStatusChanged}); err != nil {
+		t.Error(err)
+	}
+	if after := b.text(`SELECT string_agg(s::text, '|') FROM sessions s`); after != before {
+		t.Errorf("%s became %s", before, after)
 	}
 }
 

@@ -85,8 +85,10 @@ func unusable(c *postgres.Claim) string {
 // maxRefused is how much of an agent's faults a person in a chat is told.
 const maxRefused = 1500
 
-// notSetUp says what is to be mended before the agent can answer.
+// notSetUp says what is to be mended before the agent can answer: its own faults
+// only, for a channel that is another agent's tells of that one.
 func notSetUp(refused string) string {
+	_, refused = postgres.AgentStatus{Reason: refused}.Conflicts()
 	if refused == "" {
 		return "This agent is not set up yet. Please tell the operator."
 	}

@@ -28,7 +28,7 @@ func TestCompare(t *testing.T) {
 	}
 	objects := []sandbox.Found{object("fine", time.Hour), object("leaked", 61*time.Second), object("young", 59*time.Second), object("new", time.Hour)}
 	dead, dying := object("dead", time.Hour), object("dying", time.Hour)
-	dead.EndedAt, dying.EndedAt = now.Add(-61*time.Second), now.Add(-59*time.Second)
+	dead.EndedAt, dying.EndedAt = now.Add(-endedGrace-time.Second), now.Add(-endedGrace+time.Second)
 	objects = append(objects, dead, dying)
 	after := []postgres.SandboxRecord{
 		row("fine", harness.SandboxReady), row("lost", harness.SandboxReady), row("starting", harness.SandboxReady), row("new", harness.SandboxReady),

@@ -39,6 +39,7 @@ type Store interface {
 	SandboxesToEnd(ctx context.Context, limit int) ([]postgres.SandboxRecord, error)
 	LiveSandboxes(ctx context.Context) ([]postgres.SandboxRecord, error)
 	SandboxGone(ctx context.Context, id harness.SandboxID, agent harness.AgentName, reason string) ([]event.Event, error)
+	EndedSessions(ctx context.Context, ids []harness.SessionID) ([]harness.SessionID, error)
 	EndOrphans(ctx context.Context, lease postgres.Lease, limit int) ([]event.Event, error)
 
 	StatusDirty(ctx context.Context, every time.Duration, limit int) ([]harness.AgentName, error)

@@ -13,7 +13,13 @@ import (
 
 const (
 	endTime   = 20 * time.Second // for the removal of one sandbox
-	leakGrace = time.Minute      // younger objects without a row, or that ended later, are left alone
+	leakGrace = time.Minute      // younger objects without a row are left alone
+
+	// endedGrace is how long an object that ended by itself is left to whoever
+	// runs a command in it: only the object says that it was evicted or out of
+	// memory. Should the holder have died, its lease (a minute) must end first and
+	// another request must have come and looked.
+	endedGrace = 5 * time.Minute
 )
 
 // endSandboxes removes sandboxes that are past their life, idle, stuck, or left
@@ -110,7 +116,7 @@ func compare(before []postgres.SandboxRecord, objects []sandbox.Found, after []p
 	exists := map[string]bool{}
 	for _, object := range objects {
 		// Whoever waits for the last words of one that ended has had time to read them.
-		exists[object.Name] = object.EndedAt.IsZero() || now.Sub(object.EndedAt) <= leakGrace
+		exists[object.Name] = object.EndedAt.IsZero() || now.Sub(object.EndedAt) <= endedGrace
 		if !known[object.Name] && now.Sub(object.CreatedAt) > leakGrace {
 			leaked = append(leaked, object)
 		}
@@ -123,13 +129,13 @@ func compare(before []postgres.SandboxRecord, objects []sandbox.Found, after []p
 	return leaked, lost
 }
 
-// sweepVolumes removes the volumes of sessions that nobody came back to.
+// sweepVolumes removes the volumes of sessions that have ended.
 func (r *Reaper) sweepVolumes(ctx context.Context, b *box) error {
 	driver, ok := r.Driver.(sandbox.VolumeSweeper)
 	if !ok {
 		return nil
 	}
-	removed, err := driver.SweepVolumes(ctx, r.Now())
+	removed, err := driver.SweepVolumes(ctx, r.Store.EndedSessions)
 	b.count(removed, removed)
 	return err
 }

@@ -169,7 +169,7 @@ func TestLongerThanARequest(t *testing.T) {
 	w.options.Budget = 2 * time.Second
 	e := w.ask("ses_a", "echo ran >> /evidence/ran; for i in 1 2 3 4 5; do echo $i; sleep 1; done")
 	deliveries, ids := 0, map[string]bool{}
-	for next := []event.Event{e}; len(next) > 0 && next[0].Type == event.ExecutionRequested; next = w.take() {
+	for next := []event.Event{e}; len(next) > 0 && next[0].Type == event.ExecutionRequested; next = w.takeWork() {
 		began := time.Now()
 		w.deliver(next[0])
 		if took := time.Since(began); took > 6*time.Second {
@@ -211,7 +211,7 @@ func TestStop(t *testing.T) {
 	if free := query[bool](w, `SELECT lease_owner IS NULL AND due_at <= now() AND state = 'RUNNING' FROM executions`); !free {
 		t.Error("the claim was not given back")
 	}
-	events := w.take()
+	events := w.takeWork()
 	if len(events) != 1 || events[0].Type != event.ExecutionRequested || events[0].ID == e.ID {
 		t.Fatalf("published %+v", events)
 	}

@@ -99,8 +99,8 @@ func outcome(r sandbox.Result, rest []postgres.OutputPiece) postgres.ExecutionOu
 		words = append(words, "a part of its output was lost")
 	}
 	o.Reason = strings.Join(words, "; ")
-	if r.Reason == sandbox.ReasonNotStarted {
-		o.Unusable = o.Reason // as without a shell: no command can be started there
+	if r.Reason == sandbox.ReasonNoProgram {
+		o.Unusable = o.Reason // the shell: no command can be started there
 	}
 	switch {
 	case r.State == harness.ExecutionSandboxGone, r.State == harness.ExecutionUnknown, r.Reason == sandbox.ReasonEvicted, r.Reason == sandbox.ReasonSandboxEnding:

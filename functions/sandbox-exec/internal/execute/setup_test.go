@@ -130,6 +130,11 @@ func (w *world) take() []event.Event {
 	return events
 }
 
+// takeWork is take without what is said of sandboxes, beside the work.
+func (w *world) takeWork() []event.Event {
+	return slices.DeleteFunc(w.take(), func(e event.Event) bool { return e.Type == event.SandboxChanged })
+}
+
 func (w *world) sql(sql string, args ...any) {
 	w.Helper()
 	if _, err := w.store.Pool().Exec(context.Background(), sql, args...); err != nil {

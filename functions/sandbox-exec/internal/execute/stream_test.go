@@ -128,6 +128,14 @@ func TestOutcome(t *testing.T) {
 			result: sandbox.Result{State: harness.ExecutionUnknown, Reason: sandbox.ReasonUnproved},
 			want:   postgres.ExecutionOutcome{State: harness.ExecutionUnknown, EndSandbox: "UNPROVED"},
 		},
+		"a sandbox without a shell is told of": {
+			result: sandbox.Result{State: harness.ExecutionFailed, Reason: sandbox.ReasonNoProgram, Message: "no bash"},
+			want:   postgres.ExecutionOutcome{State: harness.ExecutionFailed, Reason: "no bash", Unusable: "no bash"},
+		},
+		"a command that is refused says nothing of its sandbox": {
+			result: sandbox.Result{State: harness.ExecutionFailed, Reason: sandbox.ReasonNotStarted, Message: "NUL"},
+			want:   postgres.ExecutionOutcome{State: harness.ExecutionFailed, Reason: "NUL"},
+		},
 		"nor one that ends": {
 			result: sandbox.Result{State: harness.ExecutionFailed, Reason: sandbox.ReasonSandboxEnding, Message: "not started"},
 			want:   postgres.ExecutionOutcome{State: harness.ExecutionFailed, Reason: "not started", EndSandbox: "SANDBOX_ENDING"},

@@ -1,5 +1,10 @@
 -- +goose Up
 
+-- What is changed here is locked for a moment. Behind a long transaction that
+-- moment would hold up everybody who comes later: rather fail, all of it, and
+-- run again (config/base/migrate.yaml tries several times).
+SET LOCAL lock_timeout = '5s';
+
 -- agents: what their resources' status needs.
 ALTER TABLE agents
     ADD COLUMN generation bigint NOT NULL DEFAULT 0,     -- of the resource that phase and reason speak of; 0: it is no resource
@@ -28,12 +33,10 @@ CREATE TABLE secret_checks (
 -- sandboxes: why one cannot be used, in words; empty when it can.
 ALTER TABLE sandboxes ADD COLUMN message text NOT NULL DEFAULT '';
 
--- What a status counts and looks up.
-CREATE INDEX sessions_active ON sessions (agent_name) WHERE state IN ('PENDING', 'RUNNING', 'AWAITING_APPROVAL', 'AWAITING_EXECUTION');
-CREATE INDEX executions_agent ON executions (agent_name, seq);
-CREATE INDEX sandboxes_spec ON sandboxes (agent_name, spec_digest, created_at);
-
-GRANT SELECT ON executions, sandboxes, secret_checks TO tuluat_agent_status;
+-- How agents stand, and nothing of what their commands are or said.
+GRANT SELECT (agent_name, seq, state, started_at, created_at) ON executions TO tuluat_agent_status;
+GRANT SELECT (agent_name, state, spec_digest, created_at, sandbox_uid, reason, message) ON sandboxes TO tuluat_agent_status;
+GRANT SELECT ON secret_checks TO tuluat_agent_status;
 GRANT SELECT, INSERT, UPDATE ON agent_statuses TO tuluat_agent_status;
 GRANT SELECT ON agent_statuses, secret_checks TO tuluat_reaper_cron;
 GRANT SELECT, INSERT, UPDATE, DELETE ON secret_checks TO tuluat_webhook_ingest, tuluat_whatsapp_ingest, tuluat_telegram_ingest;

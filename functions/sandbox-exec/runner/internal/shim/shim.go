@@ -4,12 +4,16 @@
 package shim
 
 import (
+	"encoding/json"
 	"errors"
 	"flag"
 	"fmt"
+	"io"
+	"io/fs"
 	"os"
 	"os/exec"
 	"runtime"
+	"strings"
 
 	"golang.org/x/sys/unix"
 )
@@ -34,14 +38,57 @@ func (l Limits) Args() []string {
 	}
 }
 
+// Failure is why a command could not be started, as the shim reports it.
+type Failure struct {
+	Message   string `json:"message"`
+	NoProgram bool   `json:"noProgram"` // it is not there or cannot be executed
+}
+
+func (f *Failure) Error() string { return f.Message }
+
+const (
+	maxMessage = 1 << 10        // bytes; the name of a program may be longer
+	maxReport  = 8 * maxMessage // bytes; JSON escapes a byte with six at most
+)
+
+// ReadFailure reads what a shim says at ErrorFD until it is closed. Nil means
+// that the command has started; another error than a Failure that nobody knows why
+// not.
+func ReadFailure(r io.Reader) error {
+	text, err := io.ReadAll(io.LimitReader(r, maxReport))
+	if err != nil || len(text) == 0 {
+		return err
+	}
+	f := &Failure{}
+	if err := json.Unmarshal(text, f); err != nil {
+		return fmt.Errorf("the command was not started, and its shim said %q: %w", text, err)
+	}
+	return f
+}
+
 // Main sets the limits and becomes the command. It returns only on failure,
 // which it has then also written to ErrorFD.
 func Main(args []string) error {
 	unix.CloseOnExec(ErrorFD)
 	err := become(args)
-	report := os.NewFile(ErrorFD, "start")
-	fmt.Fprint(report, err)
+	f := &Failure{Message: err.Error()}
+	if said, ok := errors.AsType[*Failure](err); ok {
+		f.NoProgram = said.NoProgram
+	}
+	f.Message = strings.ToValidUTF8(f.Message[:min(len(f.Message), maxMessage)], "")
+	_ = json.NewEncoder(os.NewFile(ErrorFD, "start")).Encode(f) // without a reader nobody waits for it
 	return err
+}
+
+// noProgram reports whether an exec failed for its program, and not for its
+// arguments or for what the sandbox has left.
+func noProgram(err error) bool {
+	for _, of := range []error{unix.ENOENT, unix.EACCES, unix.ENOEXEC, unix.ENOTDIR, unix.EISDIR, unix.ELOOP, unix.ELIBBAD} {
+		if errors.Is(err, of) {
+			return true
+		}
+	}
+	return false
 }
 
 // enter makes dir the working directory. An earlier command may have shut it,
@@ -73,11 +120,11 @@ func become(args []string) error {
 		return err
 	}
 	path, err := exec.LookPath(argv[0])
-	if errors.Is(err, exec.ErrNotFound) {
-		return fmt.Errorf("there is no program %q in the sandbox's image: use an image that has it, or another spec.harness.sandbox.command", argv[0])
+	if errors.Is(err, exec.ErrNotFound) || errors.Is(err, fs.ErrNotExist) {
+		return &Failure{NoProgram: true, Message: fmt.Sprintf("there is no program %q in the sandbox's image: use an image that has it, or another spec.harness.sandbox.command", argv[0])}
 	}
-	if err != nil {
-		return err
+	if err != nil { // a folder, or without the right to execute it
+		return &Failure{NoProgram: true, Message: err.Error()}
 	}
 	offer()
 	env := os.Environ()
@@ -90,7 +137,8 @@ func become(args []string) error {
 	if err := setLimits(l); err != nil {
 		return err
 	}
-	return fmt.Errorf("%s: %w", path, unix.Exec(path, argv, env))
+	err = unix.Exec(path, argv, env)
+	return &Failure{NoProgram: noProgram(err), Message: path + ": " + err.Error()}
 }
 
 // offer makes the command what the memory limit ends first, and not PID 1.

@@ -4,7 +4,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
 	"os"
 	"path/filepath"
 	"strings"
@@ -14,6 +13,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"tuluat.ai/harness/functions/sandbox-exec/runner/internal/shim"
 	"tuluat.ai/harness/functions/sandbox-exec/runner/internal/wire"
 	"tuluat.ai/harness/shared/sandbox/trailer"
 )
@@ -86,7 +86,11 @@ func (s *supervisor) run(c *command, req wire.Request) {
 	pid, ended, err := s.start(c, req)
 	if err != nil {
 		close(c.started)
-		s.finish(c, trailer.Status{State: trailer.Failed, Message: err.Error()})
+		st := trailer.Status{State: trailer.Failed, Message: err.Error()}
+		if f, ok := errors.AsType[*shim.Failure](err); ok {
+			st.NoProgram = f.NoProgram
+		}
+		s.finish(c, st)
 		return
 	}
 	c.set(func(st *trailer.Status) { st.Started = true })
@@ -157,10 +161,9 @@ func (s *supervisor) start(c *command, req wire.Request) (int, <-chan syscall.Wa
 	if err != nil {
 		return 0, nil, err
 	}
-	report, err := io.ReadAll(io.LimitReader(reportR, 4<<10))
-	if err != nil || len(report) > 0 {
+	if err := shim.ReadFailure(reportR); err != nil {
 		<-ended
-		return 0, nil, errors.Join(err, errors.New(string(report)))
+		return 0, nil, err
 	}
 	return pid, ended, nil
 }
