@@ -16,7 +16,6 @@ import (
 	"k8s.io/client-go/kubernetes/scheme"
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/remotecommand"
-	"k8s.io/client-go/transport/websocket"
 	exitcode "k8s.io/client-go/util/exec"
 
 	"tuluat.ai/harness/shared/harness"
@@ -176,10 +175,6 @@ func (d *Driver) socket(ctx context.Context, target *url.URL, options remotecomm
 	upgraded := make(chan struct{})
 	config := rest.CopyConfig(d.Config)
 	config.Wrap(func(next http.RoundTripper) http.RoundTripper {
-		// An exec has a connection of its own; that need not cost a whole handshake.
-		if t, ok := next.(*websocket.RoundTripper); ok && t.TLSConfig != nil {
-			t.TLSConfig.ClientSessionCache = d.sessions
-		}
 		return roundTripper(func(req *http.Request) (*http.Response, error) {
 			resp, err := next.RoundTrip(req.WithContext(ctx))
 			if err == nil {

@@ -6,7 +6,6 @@ import (
 	"errors"
 	"io"
 	"net/http"
-	"slices"
 	"strconv"
 	"strings"
 	"testing"
@@ -246,22 +245,6 @@ func TestStreamNoContainerAtFirst(t *testing.T) {
 	}
 	if n := b.Count(word("run")); n != 1 {
 		t.Errorf("%d tries after the first byte", n)
-	}
-}
-
-// Each exec has a connection of its own, and only the first a whole handshake.
-func TestStreamResumes(t *testing.T) {
-	b := newBench(t)
-	sb := b.start() // asks PID 1
-	if err := b.driver.Stream(t.Context(), sb, []string{"status"}, nil, io.Discard, io.Discard); err != nil {
-		t.Fatal(err)
-	}
-	var resumed []bool
-	for _, r := range b.Requests(execs) {
-		resumed = append(resumed, r.Resumed)
-	}
-	if !slices.Equal(resumed, []bool{false, true}) {
-		t.Errorf("resumed: %v", resumed)
 	}
 }
 

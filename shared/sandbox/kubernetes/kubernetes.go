@@ -1,7 +1,6 @@
 package kubernetes
 
 import (
-	"crypto/tls"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -53,7 +52,6 @@ type Driver struct {
 	Options
 	core     corev1client.CoreV1Interface
 	policies networkingv1client.NetworkPolicyInterface
-	sessions tls.ClientSessionCache // of the connections of execs, of which each has its own
 	now      func() time.Time
 }
 
@@ -104,7 +102,7 @@ func New(o Options) (*Driver, error) {
 	if err != nil {
 		return nil, harness.Wrap(harness.Invalid, err, "the cluster's configuration cannot be used")
 	}
-	return &Driver{Options: o, core: core, policies: networking.NetworkPolicies(o.Namespace), sessions: tls.NewLRUClientSessionCache(0), now: time.Now}, nil
+	return &Driver{Options: o, core: core, policies: networking.NetworkPolicies(o.Namespace), now: time.Now}, nil
 }
 
 func (d *Driver) pods() corev1client.PodInterface { return d.core.Pods(d.Namespace) }

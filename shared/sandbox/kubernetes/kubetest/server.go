@@ -195,7 +195,6 @@ type Request struct {
 	Body      []byte   // as JSON
 	Upgrade   string   // "websocket" or "SPDY/3.1" of an exec, in the client's own letters
 	Argv      []string // of an exec
-	Resumed   bool     // its connection went on with the TLS session of an earlier one
 	Time      time.Time
 
 	group, version string
@@ -315,7 +314,7 @@ func (s *Server) serve(w http.ResponseWriter, r *http.Request) {
 // parse reads a request's path and reports false when it is none of an object.
 func parse(r *http.Request) (*Request, bool) {
 	parts := strings.Split(strings.Trim(r.URL.Path, "/"), "/")
-	req := &Request{Query: r.URL.Query(), Header: r.Header, Upgrade: r.Header.Get("Upgrade"), Time: time.Now(), Resumed: r.TLS != nil && r.TLS.DidResume}
+	req := &Request{Query: r.URL.Query(), Header: r.Header, Upgrade: r.Header.Get("Upgrade"), Time: time.Now()}
 	switch {
 	case len(parts) >= 3 && parts[0] == "api":
 		req.version, parts = parts[1], parts[2:]
