@@ -23,7 +23,8 @@ const shared = prefix + "shared"
 // outside lists the folders whose module must not be in go.work, and why: what
 // they require would lift the versions that functions are built with.
 var outside = map[string]string{
-	"scripts/tools": "generators and linters",
+	"scripts/tools":          "linters",
+	"scripts/tools/generate": "generators",
 }
 
 // module is one go.mod below the root.

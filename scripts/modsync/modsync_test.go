@@ -125,7 +125,7 @@ func TestCheckFindsWhatIsBroken(t *testing.T) {
 		},
 		"tools in go.work": {
 			replace("go.work", "use (\n", "use (\n\t./scripts/tools\n"),
-			[]string{"go.work: uses ./scripts/tools, which must stay outside (generators and linters): run `go work edit -dropuse=./scripts/tools`"},
+			[]string{"go.work: uses ./scripts/tools, which must stay outside (linters): run `go work edit -dropuse=./scripts/tools`"},
 		},
 		"a function without a module": {
 			func(files map[string]string) { files["functions/c/main.go"] = "package main\n" },
