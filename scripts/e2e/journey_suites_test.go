@@ -4,6 +4,7 @@ package e2e_test
 
 import (
 	"os"
+	"os/exec"
 	"path/filepath"
 	"testing"
 
@@ -42,9 +43,21 @@ func journeySuites(t *testing.T, s *system) {
 		spec.ImageRef, spec.Egress, spec.CPUMillis = "python", harness.EgressNone, 1000
 		sandboxtest.Toolchain(t, driver, spec, "python")
 	})
+	t.Run("driver", func(t *testing.T) { s.driverSuite(t, runner) })
 	for _, language := range sandboxtest.Languages() {
 		if language != "python" {
 			t.Logf("not run here: %s: there is no image of it made of Debian's packages", language)
 		}
 	}
+}
+
+// driverSuite runs the suite that both sandbox drivers pass, of the driver's own
+// package.
+func (s *system) driverSuite(t *testing.T, runner string) {
+	cmd := exec.CommandContext(t.Context(), "go", "test", "-count=1", "-tags", "cluster", "-timeout", "20m", "-run", "Cluster", "-v", "./shared/sandbox/kubernetes")
+	cmd.Dir = s.home
+	cmd.Env = append(os.Environ(), "SANDBOX_TEST_IMAGE="+s.settings.standard, "SANDBOX_TEST_RUNNER_IMAGE="+runner, "SANDBOX_TEST_NAMESPACE="+s.settings.prefix+"driver")
+	out, err := cmd.CombinedOutput()
+	t.Logf("%s", out)
+	must(t, err)
 }
