@@ -55,7 +55,7 @@ func (s *system) applySample(ctx context.Context) error {
 		return err
 	}
 	yaml := string(text)
-	for _, change := range [][2]string{{"idleSeconds: 300", "idleSeconds: 40"}, {`cpu: "1"`, "cpu: 500m"}} {
+	for _, change := range [][2]string{{"idleSeconds: 300", "idleSeconds: 90"}, {`cpu: "1"`, "cpu: 500m"}} {
 		if strings.Count(yaml, change[0]) != 1 {
 			return fmt.Errorf("the sample %s says %q no more", sampleAgent, change[0])
 		}

@@ -41,7 +41,6 @@ type system struct {
 	rows     *pgxpool.Pool
 
 	accounts accounts
-	phones   int // given out
 }
 
 func newSystem(s settings, c *cluster) *system {

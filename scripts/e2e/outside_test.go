@@ -6,10 +6,8 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"io"
-	"net"
 	"net/http"
 	"net/url"
 	"strings"
@@ -294,10 +292,4 @@ func hostOf(statusURL string) (string, error) {
 		return "", fmt.Errorf("%q is no URL", statusURL)
 	}
 	return u.Host, nil
-}
-
-// refused reports whether err says that nothing listens.
-func refused(err error) bool {
-	_, ok := errors.AsType[*net.OpError](err)
-	return ok
 }
