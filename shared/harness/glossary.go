@@ -333,6 +333,7 @@ func values() []Word {
 		{Name: "exited", Meaning: "a command ended by itself", Value: "EXITED"},
 		{Name: "sandboxEnded", Meaning: "the runner's sandbox came to its end under a command", Value: "SANDBOX_ENDED"},
 		{Name: "notStarted", Meaning: "a command could not be started; nothing ran", Value: "NOT_STARTED"},
+		{Name: "noProgram", Meaning: "the program of a command is not there or cannot be executed; nothing ran", Key: "noProgram", Value: "NO_PROGRAM"},
 		{Name: "missingTool", Meaning: "the machine lacks a program that the driver needs", Value: "MISSING_TOOL"},
 		{Name: "namespaces", Meaning: "the kernel refuses the isolation that the driver needs", Value: "NAMESPACES"},
 		{Name: "nameTaken", Meaning: "the name belongs to another sandbox", Value: "NAME_TAKEN"},

@@ -22,7 +22,7 @@ for tool in debootstrap crane; do
 done
 repository=$1
 suite=${DEBIAN_SUITE:-bookworm}
-mirror=${DEBIAN_MIRROR:-$(apt-get indextargets --format '$(REPO_URI)' 'Created-By: Packages' 'Component: main' | sort | head -1)}
+mirror=${DEBIAN_MIRROR:-$(apt-get indextargets --format '$(REPO_URI)' 'Created-By: Packages' "Codename: $suite" 'Component: main' | sort | head -1)}
 tag=$(cat "${BASH_SOURCE[0]}" <(echo "$suite") | sha256sum | cut -c1-12)
 
 # A registry of this machine speaks plain HTTP.

@@ -112,7 +112,7 @@ func (d *deployment) run(ctx context.Context, objects []Object) error {
 				return err
 			}
 		}
-		if err := apply(ctx, steps[s]); err != nil {
+		if err := d.applyPatiently(ctx, steps[s]); err != nil {
 			return err
 		}
 		if err := d.wait.await(ctx, only(steps[s], awaited), d.options.Patience); err != nil {
@@ -144,6 +144,28 @@ func stepOf(o Object) int {
 // awaited reports whether an object becomes ready at some time.
 func awaited(o Object) bool {
 	return stepOf(o) != stepGround || o.is("apps", "StatefulSet") || o.is("apiextensions.k8s.io", "CustomResourceDefinition")
+}
+
+// Knative's webhooks admit what is applied, and on a busy node they may just not
+// answer; a manifest that is wrong is refused again a little later.
+const (
+	applyAttempts = 4
+	applyPause    = 10 * time.Second
+)
+
+func (d *deployment) applyPatiently(ctx context.Context, objects []Object) error {
+	for attempt := 1; ; attempt++ {
+		err := apply(ctx, objects)
+		if err == nil || attempt == applyAttempts || ctx.Err() != nil {
+			return err
+		}
+		d.say("not everything was admitted, once more in %s: %v", applyPause, err)
+		select {
+		case <-ctx.Done():
+			return err
+		case <-time.After(applyPause):
+		}
+	}
 }
 
 // apply makes the objects what they say. What another manager has set of them is

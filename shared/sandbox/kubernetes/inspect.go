@@ -84,10 +84,12 @@ func terminated(t *corev1.ContainerStateTerminated) string {
 	text := fmt.Sprintf("%s, exit code %d", t.Reason, t.ExitCode)
 	message := bytes.TrimSpace([]byte(t.Message))
 	var last struct{ Reason, Error string }
-	if json.Unmarshal(message[bytes.LastIndexByte(message, '\n')+1:], &last) == nil && last.Reason != "" {
-		return clean(text + ": " + strings.TrimSpace(last.Reason+" "+last.Error))
-	}
-	if len(message) > 0 {
+	err := json.Unmarshal(message[bytes.LastIndexByte(message, '\n')+1:], &last)
+	switch {
+	case err == nil && last.Reason != "":
+		text += ": " + strings.TrimSpace(last.Reason+" "+last.Error)
+	case err == nil: // a line of its log, that says nothing of the end
+	case len(message) > 0:
 		text += ": " + string(message)
 	}
 	return clean(text)
