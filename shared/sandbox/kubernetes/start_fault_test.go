@@ -76,7 +76,7 @@ func TestStartRefused(t *testing.T) {
 // start's time, the message says what to mend, and the Pod is deleted.
 func TestStartStuck(t *testing.T) {
 	const (
-		atOnce = 10 * time.Second
+		atOnce = 15 * time.Second // with the usual timeout
 		inTime = shortTimeout + 8*time.Second
 	)
 	for name, test := range map[string]struct {

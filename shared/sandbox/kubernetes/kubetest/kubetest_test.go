@@ -9,6 +9,7 @@ import (
 	"net/http"
 	"os"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -88,9 +89,28 @@ func stream(ctx context.Context, t *testing.T, s *kubetest.Server, c kubernetes.
 	if err != nil {
 		t.Fatal(err)
 	}
-	var out, errs bytes.Buffer
+	var out, errs text
 	err = ex.StreamWithContext(ctx, remotecommand.StreamOptions{Stdin: strings.NewReader(`{"nonce":"n"}`), Stdout: &out, Stderr: &errs})
 	return out.String(), errs.String(), err
+}
+
+// text is a buffer that client-go may go on writing to after a call whose context
+// has ended.
+type text struct {
+	mu  sync.Mutex
+	all bytes.Buffer
+}
+
+func (b *text) Write(p []byte) (int, error) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.all.Write(p)
+}
+
+func (b *text) String() string {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.all.String()
 }
 
 // What client-go makes of each way a stream can end is why nothing but a seal is
