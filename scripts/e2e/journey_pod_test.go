@@ -20,9 +20,11 @@ import (
 // ServiceAccount may do, and what can be reached from inside.
 func journeyPod(t *testing.T, s *system) {
 	ctx := t.Context()
-	closed, err := s.makeHook(ctx, "probe-none", sandboxBlock, "")
+	// Looked at for longer than a busy node takes.
+	block := strings.Replace(sandboxBlock, "idleSeconds: 15", "idleSeconds: 120", 1)
+	closed, err := s.makeHook(ctx, "probe-none", block, "")
 	must(t, err)
-	open, err := s.makeHook(ctx, "probe-default", strings.Replace(sandboxBlock, "egress: none", "egress: default", 1), "")
+	open, err := s.makeHook(ctx, "probe-default", strings.Replace(block, "egress: none", "egress: default", 1), "")
 	must(t, err)
 
 	// One sandbox listens, so that the other has somebody of its own kind to reach.
