@@ -23,8 +23,8 @@ func journeySuites(t *testing.T, s *system) {
 	must(t, err)
 	runner := ""
 	for _, image := range images {
-		if image.function == "runner" {
-			runner = image.reference
+		if image.Name == "runner" {
+			runner = image.Ref
 		}
 	}
 	if runner == "" {
