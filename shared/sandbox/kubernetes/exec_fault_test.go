@@ -282,6 +282,9 @@ func TestExecEvicted(t *testing.T) {
 	if res.State != harness.ExecutionDiskLimit || res.Reason != sandbox.ReasonEvicted || !strings.Contains(res.Message, strings.TrimSpace(words)) || res.ExitCode != nil {
 		t.Errorf("%+v", res)
 	}
+	if strings.Contains(res.Message, "waits") {
+		t.Errorf("a Pod that has ended waits for nothing: %q", res.Message)
+	}
 	if took := time.Since(begun); took > 5*time.Second {
 		t.Errorf("it took %v", took)
 	}

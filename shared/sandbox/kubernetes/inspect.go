@@ -67,9 +67,10 @@ func diagnosis(pod *corev1.Pod) string {
 		said = append(said, strings.TrimSpace(pod.Status.Reason+" "+pod.Status.Message))
 	}
 	all := append(append([]corev1.ContainerStatus{}, pod.Status.InitContainerStatuses...), pod.Status.ContainerStatuses...)
+	ended := pod.Status.Phase == corev1.PodFailed || pod.Status.Phase == corev1.PodSucceeded
 	for _, s := range all {
 		switch {
-		case s.State.Waiting != nil:
+		case s.State.Waiting != nil && !ended: // the kubelet says it of an evicted Pod too, whose containers wait for nothing
 			said = append(said, fmt.Sprintf("%s waits: %s %s", s.Name, s.State.Waiting.Reason, s.State.Waiting.Message))
 		case s.State.Terminated != nil && (s.Name == container || s.State.Terminated.ExitCode != 0):
 			said = append(said, fmt.Sprintf("%s ended: %s", s.Name, terminated(s.State.Terminated)))

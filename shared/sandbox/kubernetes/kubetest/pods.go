@@ -335,8 +335,12 @@ func Ended(reason, message string) Change {
 	return func(pod *corev1.Pod) {
 		pod.Status.Phase, pod.Status.Reason, pod.Status.Message = corev1.PodFailed, reason, message
 		condition(pod, corev1.PodReady, corev1.ConditionFalse, "PodFailed", "")
-		pod.Status.ContainerStatuses = statuses(pod.Spec.Containers, corev1.ContainerState{
+		state := corev1.ContainerState{
 			Terminated: &corev1.ContainerStateTerminated{ExitCode: 137, Reason: "ContainerStatusUnknown", Message: "The container could not be located when the pod was terminated"},
-		}, false)
+		}
+		if reason == "Evicted" { // as Kubernetes 1.35 shows it
+			state = corev1.ContainerState{Waiting: &corev1.ContainerStateWaiting{Reason: "PodInitializing"}}
+		}
+		pod.Status.ContainerStatuses = statuses(pod.Spec.Containers, state, false)
 	}
 }
