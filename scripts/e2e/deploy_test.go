@@ -39,6 +39,7 @@ type system struct {
 	carrier  *carrier
 	database *tunnel
 	rows     *pgxpool.Pool
+	began    time.Time // by the database's clock
 
 	accounts accounts
 }
@@ -359,7 +360,7 @@ func (s *system) reach(ctx context.Context) error {
 	if s.rows, err = openRows(ctx, s.database, dsn); err != nil {
 		return err
 	}
-	return s.rows.Ping(ctx)
+	return s.rows.QueryRow(ctx, "SELECT now()").Scan(&s.began)
 }
 
 func (s *system) secret(ctx context.Context, namespace, name, key string) (string, error) {

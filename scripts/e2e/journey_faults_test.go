@@ -116,7 +116,7 @@ func once(seconds int) string {
 
 func faultFunctionKilled(t *testing.T, s *system, h *hook) {
 	ctx := t.Context()
-	_, message := h.begin(t, "function-killed", once(15))
+	_, message := h.begin(t, "function-killed", once(30))
 	pods, err := s.cluster.pods(ctx, s.systems(), "serving.knative.dev/service=sandbox-exec")
 	must(t, err)
 	if len(pods) == 0 {
@@ -137,7 +137,7 @@ func faultRestart(t *testing.T, s *system, h *hook, command, variable string) {
 		t.Skipf("%s does not say how", variable)
 	}
 	mark := h.chat + "-restarted"
-	_, message := h.begin(t, mark, once(15))
+	_, message := h.begin(t, mark, once(30))
 	must(t, shell(t.Context(), command, os.Stderr))
 	e := h.ended(t, patience, mark, message, "COMPLETED")
 	if !strings.Contains(e.Output, "starts: 1") {

@@ -51,9 +51,10 @@ const executionSQL = `SELECT e.execution_id, e.agent_name, e.command, e.state, e
   e.created_at, e.started_at, e.ended_at
 FROM executions e LEFT JOIN sandboxes s USING (sandbox_id) `
 
-// executionWith returns the newest execution of an agent whose command holds a mark; nil: none yet.
+// executionWith returns the newest execution of an agent whose command holds a
+// mark; nil: none yet. Those of an earlier run on the same deployment do not count.
 func (s *system) executionWith(ctx context.Context, agent, mark string) (*execution, error) {
-	rows, err := s.rows.Query(ctx, executionSQL+"WHERE e.agent_name = $1 AND position($2 IN e.command) > 0 ORDER BY e.seq DESC LIMIT 1", agent, mark)
+	rows, err := s.rows.Query(ctx, executionSQL+"WHERE e.agent_name = $1 AND position($2 IN e.command) > 0 AND e.created_at >= $3 ORDER BY e.seq DESC LIMIT 1", agent, mark, s.began)
 	if err != nil {
 		return nil, err
 	}

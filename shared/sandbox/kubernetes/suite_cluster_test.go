@@ -5,12 +5,14 @@ package kubernetes_test
 import (
 	"bytes"
 	"context"
+	"errors"
 	"fmt"
 	"log/slog"
 	"os"
 	"os/exec"
 	"slices"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 
@@ -23,6 +25,7 @@ import (
 	corev1client "k8s.io/client-go/kubernetes/typed/core/v1"
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/remotecommand"
+	exitcode "k8s.io/client-go/util/exec"
 
 	"tuluat.ai/harness/shared/harness"
 	"tuluat.ai/harness/shared/sandbox"
@@ -36,7 +39,7 @@ import (
 // What is missing is a failure: whoever runs this wants to know.
 
 const (
-	suiteCPU  = 300  // thousandths of a core: the cases run beside each other, and fit on a small node
+	suiteCPU  = 150  // thousandths of a core: the cases run beside each other, and fit on a small node
 	figureCPU = 1000 // one Pod at a time, as an agent gets it
 	execBound = 20 * time.Second
 )
@@ -142,11 +145,18 @@ func (c *cluster) Read(t *testing.T, sb sandbox.Sandbox, name string) string {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(t.Context()), execBound)
 	defer cancel()
-	text, err := c.raw(ctx, sb.Name, "sh", "-c", `[ ! -e "$0" ] || cat "$0"`, "/tmp/"+name)
-	if err != nil {
-		t.Errorf("read %s: %v", name, err)
+	for {
+		text, err := c.raw(ctx, sb.Name, "sh", "-c", `[ ! -e "$0" ] || cat "$0"`, "/tmp/"+name)
+		// The end of a command ends all that runs in the sandbox, and so a look at
+		// just that moment.
+		if ended, ok := errors.AsType[exitcode.CodeExitError](err); ok && ended.ExitStatus() == 128+int(syscall.SIGKILL) {
+			continue
+		}
+		if err != nil {
+			t.Errorf("read %s: %v", name, err)
+		}
+		return text
 	}
-	return text
 }
 
 func (c *cluster) Write(t *testing.T, sb sandbox.Sandbox, name string) {

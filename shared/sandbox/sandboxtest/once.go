@@ -290,24 +290,27 @@ func goneMidCommand(t *testing.T, b Bench) {
 	req := Command(text)
 	out := NewOutput(t, req)
 	started := make(chan int, 1)
+	terminated := make(chan time.Time, 1)
 	go func() {
+		defer close(terminated)
 		select {
 		case <-out.arrived:
 			started <- count() // what is in the sandbox goes with it
+			terminated <- time.Now()
 			if err := b.Driver.Terminate(t.Context(), sb); err != nil {
 				t.Errorf("terminate: %v", err)
 			}
 		case <-t.Context().Done():
 		}
 	}()
-	begun := time.Now()
 	res, err := sandbox.Exec(t.Context(), b.Driver, sb, req, out.Sink)
 	if err != nil || res.State != harness.ExecutionSandboxGone || !res.Started || res.ExitCode != nil {
 		t.Errorf("%+v, %v", res, err)
 	}
-	if took := time.Since(begun); took > 10*time.Second {
+	if took := time.Since(<-terminated); took > 10*time.Second {
 		t.Errorf("noticed after %v", took)
 	}
+	<-terminated // and proved gone
 	// Asked again, and without the memory of having seen it begin, nobody knows.
 	if res, _ := Exec(t, b.Driver, sb, req); res.State != harness.ExecutionUnknown {
 		t.Errorf("%+v", res)
