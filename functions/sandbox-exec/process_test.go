@@ -58,7 +58,7 @@ func (p *process) ask(command string) {
 	p.Agents("coder")
 	p.Exec(`INSERT INTO sessions (session_id, agent_name, channel, account, chat, state) VALUES ('ses_a', 'coder', 'WEBHOOK', 'hook', 'c', 'AWAITING_EXECUTION')`)
 	p.Exec(`INSERT INTO executions (execution_id, session_id, agent_name, cause, cause_id, command, spec, spec_digest, max_sandboxes, state, nonce, due_at)
-		VALUES ('exe_a', 'ses_a', 'coder', 'API', 'a', $1, $2, $3, 1, 'PENDING', 'nonce', now())`, command, spec, spec.Digest())
+		VALUES ('exe_a', 'ses_a', 'coder', 'TOOL_CALL', 'a', $1, $2, $3, 1, 'PENDING', 'nonce', now())`, command, spec, spec.Digest())
 }
 
 // announce delivers requested and returns the status; a body is an error.

@@ -3,6 +3,7 @@ package main
 import (
 	"bytes"
 	"context"
+	"crypto/rand"
 	"fmt"
 	"net"
 	"net/http"
@@ -49,6 +50,7 @@ func startOnce(ctx context.Context, program, bin string) (time.Duration, error) 
 		"PORT=" + port, "METRICS_PORT=0", "LOG_LEVEL=ERROR", "SERVE=public", "DATABASE_URL=postgres://none@127.0.0.1:1/none",
 		"BROKER_URL=http://127.0.0.1:1/", "MODEL_NAME=none", "OPENAI_API_KEY=none", "AGENTS_SOURCE=folder", "AGENTS_DIR=" + bin, "SANDBOX_DRIVER=local",
 		"SANDBOX_LOCAL_DIR=" + os.TempDir(), "SANDBOX_LOCAL_RUNNER=" + filepath.Join(bin, "runner"),
+		"MANAGEMENT_TOKEN=" + rand.Text(),
 	}
 	var said bytes.Buffer
 	cmd.Stderr = &said

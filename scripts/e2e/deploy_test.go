@@ -327,8 +327,8 @@ spec:
     - {name: control, port: 8085}
 `
 
-// publicServices are those that people's messages come in by.
-var publicServices = []string{"whatsapp-ingest", "telegram-ingest", "webhook-ingest"}
+// publicServices are those that people's messages and operators come in by.
+var publicServices = []string{"whatsapp-ingest", "telegram-ingest", "webhook-ingest", "management-api"}
 
 // reach opens the ways to what was deployed.
 func (s *system) reach(ctx context.Context) error {

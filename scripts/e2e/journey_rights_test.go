@@ -21,8 +21,8 @@ func journeyRights(t *testing.T, s *system) {
 	ctx := t.Context()
 	objects, err := s.objects()
 	must(t, err)
-	granted := grants(t, objects)
 	namespaces := []string{s.systems(), s.agents(), s.sandboxes(), "kube-system"}
+	granted := grants(t, objects, namespaces)
 	var accounts int
 	for _, o := range objects {
 		if o.Kind != "ServiceAccount" {
@@ -50,15 +50,16 @@ func journeyRights(t *testing.T, s *system) {
 // grantee is an account and where it may do something.
 type grantee struct{ namespace, account, in string }
 
-// grants are the rules that Roles give to accounts, as rules spells them.
-func grants(t *testing.T, objects []install.Object) map[grantee][]string {
+// grants are the rules that Roles give to accounts, as rules spells them. What a
+// ClusterRole gives holds in each of namespaces.
+func grants(t *testing.T, objects []install.Object, namespaces []string) map[grantee][]string {
 	t.Helper()
-	roles := map[string][]rbacv1.PolicyRule{} // by namespace/name
+	roles := map[string][]rbacv1.PolicyRule{} // by namespace/name; a ClusterRole has no namespace
 	for _, o := range objects {
-		if o.Kind != "Role" {
+		if o.Kind != "Role" && o.Kind != "ClusterRole" {
 			continue
 		}
-		var role rbacv1.Role
+		var role rbacv1.Role // of which a ClusterRole has all that is looked at
 		decode(t, o, &role)
 		roles[role.Namespace+"/"+role.Name] = role.Rules
 	}
@@ -66,7 +67,18 @@ func grants(t *testing.T, objects []install.Object) map[grantee][]string {
 	for _, o := range objects {
 		switch o.Kind {
 		case "ClusterRoleBinding":
-			t.Errorf("%s gives rights in every namespace", o.Name)
+			var binding rbacv1.ClusterRoleBinding
+			decode(t, o, &binding)
+			rules, ok := roles["/"+binding.RoleRef.Name]
+			if !ok {
+				t.Errorf("the binding %s names %s, which is not here", binding.Name, binding.RoleRef.Name)
+			}
+			for _, subject := range binding.Subjects {
+				for _, namespace := range namespaces {
+					to := grantee{subject.Namespace, subject.Name, namespace}
+					granted[to] = append(granted[to], spelled(rules)...)
+				}
+			}
 		case "RoleBinding":
 			var binding rbacv1.RoleBinding
 			decode(t, o, &binding)

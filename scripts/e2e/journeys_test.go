@@ -23,6 +23,7 @@ func TestJourneys(t *testing.T) {
 		{"idle", journeyIdle},
 		{"pod", journeyPod},
 		{"rights", journeyRights},
+		{"access", journeyAccess},
 		{"bad", journeyBad},
 		{"secrets", journeySecrets},
 		{"timings", journeyTimings},

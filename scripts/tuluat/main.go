@@ -1,5 +1,6 @@
 // Command tuluat talks to agents from a terminal, through the signed webhook
-// channel: what it can do, any system can that POSTs JSON.
+// channel, and manages them over the management API: what it can do, any system
+// can that speaks HTTP and JSON. Called kubectl-tuluat, it is a plugin of kubectl.
 package main
 
 import (
@@ -13,7 +14,7 @@ import (
 
 func main() {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
-	code := cli.Main(ctx, os.Args[1:], cli.System{Stdin: os.Stdin, Stdout: os.Stdout, Stderr: os.Stderr, Getenv: os.Getenv})
+	code := cli.Main(ctx, os.Args[1:], cli.System{Stdin: os.Stdin, Stdout: os.Stdout, Stderr: os.Stderr, Getenv: os.Getenv, Name: os.Args[0]})
 	stop()
 	os.Exit(code)
 }

@@ -28,6 +28,7 @@ var binaries struct {
 	once           sync.Once
 	dir            string
 	cli, ingestion string
+	management     string
 	err            error
 }
 
@@ -39,7 +40,7 @@ func TestMain(m *testing.M) {
 	os.Exit(code)
 }
 
-// build makes the two programs once: the CLI and the function it talks to.
+// build makes the programs once: the CLI and the functions it talks to.
 func build(t *testing.T) (cli, ingestion string) {
 	t.Helper()
 	b := &binaries
@@ -48,7 +49,10 @@ func build(t *testing.T) (cli, ingestion string) {
 			return
 		}
 		b.cli, b.ingestion = filepath.Join(b.dir, "tuluat"), filepath.Join(b.dir, "webhook-ingest")
-		for out, pkg := range map[string]string{b.cli: ".", b.ingestion: "tuluat.ai/harness/functions/webhook-ingest"} {
+		b.management = filepath.Join(b.dir, "management-api")
+		for out, pkg := range map[string]string{
+			b.cli: ".", b.ingestion: "tuluat.ai/harness/functions/webhook-ingest", b.management: "tuluat.ai/harness/functions/management-api",
+		} {
 			if text, err := exec.Command("go", "build", "-o", out, pkg).CombinedOutput(); err != nil {
 				b.err = errors.Join(b.err, fmt.Errorf("go build %s: %w: %s", pkg, err, text))
 			}
@@ -104,7 +108,7 @@ func (w *world) serve(binary string, env ...string) {
 			w.T.Error(err)
 		}
 		if err := cmd.Wait(); err != nil {
-			w.T.Errorf("webhook-ingest: %v\n%s", err, logs.String())
+			w.T.Errorf("%s: %v\n%s", filepath.Base(binary), err, logs.String())
 		}
 	})
 	w.T.Cleanup(w.stop)
@@ -116,7 +120,7 @@ func (w *world) serve(binary string, env ...string) {
 			return
 		}
 		if time.Now().After(deadline) {
-			w.T.Fatalf("webhook-ingest does not answer: %v\n%s", err, logs.String())
+			w.T.Fatalf("%s does not answer: %v\n%s", filepath.Base(binary), err, logs.String())
 		}
 		time.Sleep(20 * time.Millisecond)
 	}

@@ -27,26 +27,31 @@ type terminal struct {
 
 func (w *world) terminal(args ...string) *terminal {
 	w.T.Helper()
+	return startTerminal(w.T, w.cli, []string{"TULUAT_HOME=" + w.home, "USER=ann"}, args...)
+}
+
+func startTerminal(t testing.TB, cli string, env []string, args ...string) *terminal {
+	t.Helper()
 	keys, err := os.OpenFile("/dev/ptmx", os.O_RDWR|syscall.O_NOCTTY, 0)
 	if err != nil {
-		w.T.Skip("no pseudo terminals here: ", err)
+		t.Skip("no pseudo terminals here: ", err)
 	}
 	var number, unlock uint32
 	for request, value := range map[uintptr]*uint32{syscall.TIOCGPTN: &number, syscall.TIOCSPTLCK: &unlock} {
 		if _, _, errno := syscall.Syscall(syscall.SYS_IOCTL, keys.Fd(), request, uintptr(unsafe.Pointer(value))); errno != 0 {
-			w.T.Fatal(errno)
+			t.Fatal(errno)
 		}
 	}
 	side, err := os.OpenFile(fmt.Sprint("/dev/pts/", number), os.O_RDWR|syscall.O_NOCTTY, 0)
 	if err != nil {
-		w.T.Fatal(err)
+		t.Fatal(err)
 	}
-	x := &terminal{t: w.T, keys: keys, cmd: exec.Command(w.cli, args...), read: make(chan struct{})}
-	x.cmd.Env = []string{"TULUAT_HOME=" + w.home, "USER=ann"}
+	x := &terminal{t: t, keys: keys, cmd: exec.Command(cli, args...), read: make(chan struct{})}
+	x.cmd.Env = env
 	x.cmd.Stdin, x.cmd.Stdout, x.cmd.Stderr = side, side, side
 	x.cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true, Setctty: true}
 	if err := x.cmd.Start(); err != nil {
-		w.T.Fatal(err)
+		t.Fatal(err)
 	}
 	side.Close()
 	go func() {
@@ -62,7 +67,7 @@ func (w *world) terminal(args ...string) *terminal {
 			}
 		}
 	}()
-	w.T.Cleanup(func() {
+	t.Cleanup(func() {
 		_ = x.cmd.Process.Kill() // it may have ended
 		keys.Close()
 		<-x.read

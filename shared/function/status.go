@@ -36,6 +36,8 @@ func RESTStatus(err error) int {
 		return http.StatusNotFound
 	case harness.Conflict:
 		return http.StatusConflict
+	case harness.Stale:
+		return http.StatusPreconditionFailed
 	case harness.Exhausted:
 		return http.StatusTooManyRequests
 	case harness.Unavailable:

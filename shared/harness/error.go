@@ -13,6 +13,7 @@ const (
 	Invalid     Kind = "INVALID"     // the input is wrong; trying again never helps
 	NotFound    Kind = "NOT_FOUND"   // what it names does not exist
 	Conflict    Kind = "CONFLICT"    // someone else was first
+	Stale       Kind = "STALE"       // it is made for a version that is no longer the newest
 	Denied      Kind = "DENIED"      // not allowed
 	Exhausted   Kind = "EXHAUSTED"   // a limit of ours is used up
 	Unavailable Kind = "UNAVAILABLE" // something we need does not answer; try again

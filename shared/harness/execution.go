@@ -57,6 +57,15 @@ const (
 	LevelError Level = "ERROR"
 )
 
+// Known reports whether l is one of the levels above.
+func (l Level) Known() bool {
+	switch l {
+	case LevelDebug, LevelInfo, LevelWarn, LevelError:
+		return true
+	}
+	return false
+}
+
 // LogEntry is a row of agent_execution_logs: what an agent did, for people.
 type LogEntry struct {
 	Agent           AgentName

@@ -8,7 +8,7 @@ func resources() []Word {
 		{Name: "functionName", Meaning: "the function that has found something", Column: "function_name"},
 		{Name: "secretName", Meaning: "the name of a secretRef", Column: "secret_name"},
 		{Name: "secretKey", Meaning: "the key of a secretRef", Column: "secret_key"},
-		{Name: "generation", Meaning: "the number by which Kubernetes counts the texts of a resource", Column: "generation"},
+		{Name: "generation", Meaning: "the number by which Kubernetes counts the texts of a resource", Column: "generation", Key: "generation"},
 		{Name: "sandboxDigest", Meaning: "the digest of the sandbox spec of the revision in use", Column: "sandbox_digest"},
 		{Name: "writtenAt", Meaning: "when a status was last written, or claimed to be", Column: "written_at"},
 		{Name: "observedGeneration", Meaning: "the generation that a status speaks of", Key: "observedGeneration"},

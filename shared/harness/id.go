@@ -23,6 +23,7 @@ type (
 	SandboxID    string
 	ReplyID      string
 	AttachmentID string
+	ApprovalID   string
 )
 
 var idAlphabet = base32.NewEncoding("0123456789abcdefghjkmnpqrstvwxyz").WithPadding(base32.NoPadding)
@@ -36,6 +37,14 @@ func NewID(prefix string, now time.Time) string {
 	if _, err := rand.Read(raw[6:]); err != nil { // never fails since Go 1.24
 		panic(err)
 	}
+	return prefix + "_" + strings.ToLower(idAlphabet.EncodeToString(raw[:]))
+}
+
+// IDFloor returns what every id with the prefix that was made at or after the
+// given time sorts behind, and every earlier one before.
+func IDFloor(prefix string, at time.Time) string {
+	var raw [16]byte
+	binary.BigEndian.PutUint64(raw[:8], uint64(max(at.UnixMilli(), 0))<<16)
 	return prefix + "_" + strings.ToLower(idAlphabet.EncodeToString(raw[:]))
 }
 
@@ -62,3 +71,6 @@ func NewReplyID(now time.Time) ReplyID { return ReplyID(NewID("rpl", now)) }
 
 // NewAttachmentID returns a fresh AttachmentID.
 func NewAttachmentID(now time.Time) AttachmentID { return AttachmentID(NewID("att", now)) }
+
+// NewApprovalID returns a fresh ApprovalID.
+func NewApprovalID(now time.Time) ApprovalID { return ApprovalID(NewID("apr", now)) }

@@ -1,5 +1,10 @@
 package harness
 
+import (
+	"maps"
+	"slices"
+)
+
 // SessionState is where a conversation or workflow run stands.
 type SessionState string
 
@@ -27,6 +32,9 @@ var sessionTransitions = transitions[SessionState]{
 	SessionCompleted:         {},
 	SessionCancelled:         {},
 }
+
+// SessionStates lists every state of a Session, by name.
+func SessionStates() []SessionState { return slices.Sorted(maps.Keys(sessionTransitions)) }
 
 // May reports whether a session in state s may go to state to.
 func (s SessionState) May(to SessionState) bool { return sessionTransitions.may(s, to) }

@@ -34,9 +34,19 @@ func (r agentRow) reach() []harness.ChannelSpec {
 	case r.spec == nil:
 		return r.channels
 	case !r.spec.Harness.CanChat():
-		return nil
+		return []harness.ChannelSpec{apiChannel(r.Name)}
 	}
-	return r.spec.Harness.Channels
+	return append([]harness.ChannelSpec{apiChannel(r.Name)}, r.spec.Harness.Channels...)
+}
+
+// apiIdleTTL is when a conversation ends by itself that was begun through the
+// API: as the default of the other channels.
+const apiIdleTTL = 24 * time.Hour
+
+// apiChannel is the way to every agent that has a revision. Who may write to it
+// is for the API to say.
+func apiChannel(name harness.AgentName) harness.ChannelSpec {
+	return harness.ChannelSpec{Type: harness.ChannelAPI, Account: string(name), Senders: harness.ChannelSenders{Policy: harness.SendersOpen}, IdleTTL: apiIdleTTL}
 }
 
 type routeKey struct {

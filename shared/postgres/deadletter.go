@@ -79,7 +79,7 @@ func workOf(e event.Event) (work, string) {
 // one type are one letter.
 func (s *Store) PutDeadLetter(ctx context.Context, d DeadLetter) (DeadLetterState, error) {
 	work, row := workOf(d.Event)
-	id := d.Event.ID
+	id := d.Event.ID // kept as it is: a replay has it again
 	if !d.Event.Type.Ours() {
 		id = string(d.Event.Type)
 	}

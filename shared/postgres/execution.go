@@ -33,6 +33,8 @@ type ExecutionClaim struct {
 	UID string
 
 	StdoutStored, StderrStored int64 // bytes of output stored so far
+
+	Cancelled bool // it is to be ended
 }
 
 // OutputPiece is a piece of a command's output: bytes of "stdout" or "stderr"
@@ -66,7 +68,7 @@ WITH claimed AS (
     DELETE FROM outbox o USING executions x WHERE o.subject = $1 AND x.execution_id = $1
       AND (EXISTS (SELECT 1 FROM claimed) OR x.ended_at IS NOT NULL OR x.due_at IS NULL AND x.lease_owner IS NULL)
 )
-SELECT c.execution_id, c.session_id, c.agent_name, c.lease_token, c.attempts, c.state, c.command, c.spec, c.nonce, n.traceparent, c.sandbox_uid,
+SELECT c.execution_id, c.session_id, c.agent_name, c.lease_token, c.attempts, c.state, c.command, c.spec, c.nonce, n.traceparent, c.sandbox_uid, c.cancelled_at IS NOT NULL,
        (SELECT COALESCE(max(start_byte + length(data)), 0) FROM execution_output o WHERE o.execution_id = c.execution_id AND o.stream = 'stdout'),
        (SELECT COALESCE(max(start_byte + length(data)), 0) FROM execution_output o WHERE o.execution_id = c.execution_id AND o.stream = 'stderr'),
        ` + sandboxColumns + `
@@ -87,7 +89,7 @@ func (s *Store) ClaimExecution(ctx context.Context, id harness.ExecutionID, leas
 		c := &ExecutionClaim{}
 		var sandbox nullSandbox
 		err := row.Scan(append([]any{
-			&c.ID, &c.Session, &c.Agent, &c.Token, &c.Attempts, &c.State, &c.Command, &c.Spec, &c.Nonce, &c.TraceParent, &c.UID,
+			&c.ID, &c.Session, &c.Agent, &c.Token, &c.Attempts, &c.State, &c.Command, &c.Spec, &c.Nonce, &c.TraceParent, &c.UID, &c.Cancelled,
 			&c.StdoutStored, &c.StderrStored,
 		}, sandbox.targets()...)...)
 		c.Sandbox = sandbox.record()
@@ -193,8 +195,8 @@ WITH ended AS (
            concat_ws(' ', 'command', e.execution_id, 'ended as', e.state, 'exit code ' || e.exit_code, NULLIF('(' || e.reason || ')', '()')), '')
     FROM ended e
 ), marked AS (
-    UPDATE sessions n SET due_at = least(n.due_at, now()) FROM ended e
-    WHERE n.session_id = e.session_id AND n.state NOT IN ('COMPLETED', 'CANCELLED') RETURNING n.session_id, n.agent_name, n.traceparent
+    UPDATE sessions n SET due_at = least(n.due_at, now()) FROM ended e -- a request of the API is none of its turn
+    WHERE n.session_id = e.session_id AND e.cause <> 'API' AND n.state NOT IN ('COMPLETED', 'CANCELLED') RETURNING n.session_id, n.agent_name, n.traceparent
 ), told AS (
     INSERT INTO outbox (event_id, event_type, subject, session_id, agent_name, payload, traceparent, due_at)
     SELECT 'execution.finished:' || $1, $10, session_id, session_id, agent_name,

@@ -27,7 +27,7 @@ func commands(t *testing.T, s *postgres.Store, cap int, sessions ...string) []ha
 		execSQL(t, s, `INSERT INTO sessions (session_id, agent_name, channel, account, chat, state, traceparent) VALUES ($1, 'coder', 'WEBHOOK', 'hook', $1, 'AWAITING_EXECUTION', 'trace') ON CONFLICT DO NOTHING`, session)
 		id := harness.NewExecutionID(time.Now())
 		execSQL(t, s, `INSERT INTO executions (execution_id, session_id, agent_name, cause, cause_id, command, spec, spec_digest, max_sandboxes, state, nonce, due_at)
-			VALUES ($1, $2, 'coder', 'API', $1, 'true', $3, $4, $5, 'PENDING', 'nonce', now())`, id, session, spec, spec.Digest(), cap)
+			VALUES ($1, $2, 'coder', 'TOOL_CALL', $1, 'true', $3, $4, $5, 'PENDING', 'nonce', now())`, id, session, spec, spec.Digest(), cap)
 		execSQL(t, s, `INSERT INTO outbox (event_id, event_type, subject, payload, due_at) VALUES ('execution.requested:' || $1, $2, $1, '{}', now() + interval '30 seconds')`, id, event.ExecutionRequested)
 		ids = append(ids, id)
 	}

@@ -7,7 +7,9 @@ import (
 
 	"github.com/jackc/pgx/v5/pgconn"
 
+	"tuluat.ai/harness/shared/event"
 	"tuluat.ai/harness/shared/harness"
+	"tuluat.ai/harness/shared/harness/view"
 	"tuluat.ai/harness/shared/postgres"
 	"tuluat.ai/harness/shared/postgres/postgrestest"
 )
@@ -73,5 +75,115 @@ func TestRolesMayKeepStatuses(t *testing.T) {
 	run(t, s, `SET ROLE tuluat_reaper_cron`)
 	if names, err := s.StatusDirty(ctx, 0, 10); err != nil || len(names) != 1 || names[0] != harness.AgentName("a") {
 		t.Errorf("the sweep: %v, %v", names, err)
+	}
+}
+
+// management-api shows, accepts, cancels, decides and replays with its role, and
+// sees nothing that proves a command's outcome; it changes no audit.
+func TestManagementAPIDoesItsWork(t *testing.T) {
+	ctx := context.Background()
+	s, err := postgres.Open(postgrestest.DSN(t), postgres.Options{MaxConns: 1})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer s.Close()
+	put(t, s, agentText("a", "a.yaml", ""))
+	first := say(t, s, "a", "one", "k1").Session
+	running(t, s, first, "call_1", "exe_1")
+	c := runIn(t, s, "exe_1")
+	run(t, s, `INSERT INTO approvals (approval_id, session_id, agent_name, title, digest, state) SELECT 'apr_1', session_id, 'a', 't', 'd', 'PENDING' FROM sessions`)
+	dead := func(e event.Event) {
+		t.Helper()
+		if _, err := s.PutDeadLetter(ctx, postgres.DeadLetter{Event: e, Destination: "d"}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	dead(event.Event{ID: "1", Type: event.SessionDue, Payload: event.Payload{Session: first}})
+	dead(event.Event{ID: "2", Type: event.ExecutionRequested, Payload: event.Payload{Execution: "exe_1"}})
+	dead(event.Event{ID: "3", Type: event.MessageReply, Payload: event.Payload{Message: "msg_1"}})
+
+	run(t, s, `SET ROLE tuluat_management_api`)
+	second := say(t, s, "a", "two", "k2")
+	if again := say(t, s, "a", "two", "k2"); again.Session != second.Session {
+		t.Errorf("%+v", again)
+	}
+	refused, _, err := s.Accept(ctx, harness.ChannelAPI, postgres.Inbound{Arrivals: []postgres.Arrival{{Account: "none", ProviderID: "k3", Chat: "x", Message: harness.Message{Channel: harness.ChannelAPI, Text: "x"}}}}, "")
+	if err != nil || refused[0].Outcome != postgres.ArrivalUnrouted {
+		t.Error(refused, err)
+	}
+	for what, do := range map[string]func() error{
+		"sessions": func() error {
+			_, err := s.ListSessions(ctx, postgres.SessionFilter{ChannelUserID: "ann"}, view.Place{}, 9)
+			return err
+		},
+		"sessions, state": func() error {
+			_, err := s.ListSessions(ctx, postgres.SessionFilter{States: harness.SessionStates()}, view.Place{}, 9)
+			return err
+		},
+		"session":  func() error { _, err := s.GetSession(ctx, first); return err },
+		"messages": func() error { _, err := s.ListMessages(ctx, first, 0, 9); return err },
+		"timeline": func() error { _, err := s.Timeline(ctx, first, view.Place{}, 9); return err },
+		"events":   func() error { _, err := s.SessionEvents(ctx, first, 0, 9); return err },
+		"calls":    func() error { _, err := s.OpenCalls(ctx, first); return err },
+		"live output": func() error {
+			_, err := s.Output(ctx, []postgres.OutputPlace{{Call: "call_1", Stream: "stdout"}}, 9)
+			return err
+		},
+		"executions": func() error {
+			_, err := s.ListExecutions(ctx, postgres.ExecutionFilter{Agent: "a", Sandbox: c.Sandbox.ID}, view.Place{}, 9)
+			return err
+		},
+		"execution": func() error { _, err := s.GetExecution(ctx, "exe_1"); return err },
+		"output":    func() error { _, err := s.ReadOutput(ctx, "exe_1", "stdout", 0, 9); return err },
+		"sandboxes": func() error {
+			_, err := s.ListSandboxes(ctx, postgres.SandboxFilter{Agent: "a"}, view.Place{}, 9)
+			return err
+		},
+		"command": func() error {
+			_, _, _, err := s.RequestExecution(ctx, postgres.ExecutionRequest{Sandbox: c.Sandbox.ID, Command: "ls", Key: "k"})
+			return err
+		},
+		"logs":      func() error { _, _, err := s.ListLogs(ctx, postgres.LogFilter{Text: "x"}, view.Place{}, 9); return err },
+		"channels":  func() error { _, err := s.ListChannels(ctx, "", 9); return err },
+		"agents":    func() error { _, err := s.AgentRows(ctx); return err },
+		"approvals": func() error { _, err := s.ListApprovals(ctx, postgres.ApprovalFilter{}, view.Place{}, 9); return err },
+		"decision": func() error {
+			_, _, err := s.DecideApproval(ctx, postgres.Decision{ID: "apr_1", State: harness.ApprovalRejected, By: "ann", Via: harness.ChannelAPI})
+			return err
+		},
+		"letters": func() error {
+			_, err := s.ListDeadLetters(ctx, postgres.DeadLetterFilter{}, view.Place{}, 9)
+			return err
+		},
+		"replay 1": func() error { _, _, err := s.ReplayDeadLetter(ctx, 1, "ann"); return err },
+		"replay 2": func() error { _, _, err := s.ReplayDeadLetter(ctx, 2, "ann"); return err },
+		"replay 3": func() error { _, _, err := s.ReplayDeadLetter(ctx, 3, "ann"); return err },
+		"audit":    func() error { return s.RecordAudit(ctx, view.AuditEntry{Actor: "ann"}) },
+		"audits":   func() error { _, err := s.ListAudit(ctx, postgres.AuditFilter{}, view.Place{}, 9); return err },
+	} {
+		if err := do(); err != nil {
+			t.Errorf("%s: %v", what, err)
+		}
+	}
+	if _, err := s.DiscardDeadLetter(ctx, 3, "ann"); err != nil {
+		t.Error(err)
+	}
+	if _, _, err := s.TerminateSandbox(ctx, c.Sandbox.ID, "ann"); err != nil {
+		t.Error(err)
+	}
+	for _, id := range []harness.SessionID{first, second.Session} {
+		if _, _, err := s.CancelSession(ctx, id, "ann"); err != nil {
+			t.Error(err)
+		}
+	}
+	for _, sql := range []string{
+		`SELECT nonce FROM executions`, `SELECT e::text FROM executions e`, `UPDATE audit_log SET actor = 'x'`, `DELETE FROM audit_log`, `UPDATE executions SET command = 'x'`,
+		`UPDATE messages SET text = 'x'`, `INSERT INTO approvals SELECT * FROM approvals`, `UPDATE approvals SET digest = 'x'`, `SELECT * FROM agent_revisions`, `SELECT * FROM pairings`, `DELETE FROM sessions`,
+		`UPDATE channel_routes SET open_to_all = true`, `INSERT INTO replies SELECT * FROM replies`, `INSERT INTO sandboxes SELECT * FROM sandboxes`,
+	} {
+		_, err := s.Pool().Exec(ctx, sql)
+		if pg := (*pgconn.PgError)(nil); !errors.As(err, &pg) || pg.Code != "42501" {
+			t.Errorf("%s: %v", sql, err)
+		}
 	}
 }

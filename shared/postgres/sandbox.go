@@ -31,6 +31,7 @@ const (
 	SandboxIdle     = "IDLE"     // it had no command for too long
 	SandboxStuck    = "STUCK"    // it did not come up and nobody waits for it any more
 	SandboxLost     = "LOST"     // it was found gone
+	SandboxOperator = "OPERATOR" // somebody wanted it ended
 	SandboxUnproved = "UNPROVED" // the outcome of a command in it could not be proved
 )
 
@@ -208,7 +209,7 @@ func (n *nullSandbox) record() *SandboxRecord {
 const wakeSQL = placementSQL + `, woken AS (
     UPDATE executions e SET due_at = now() FROM place p
     WHERE e.execution_id = p.execution_id AND p.kind <> 'WAIT' AND e.due_at IS NULL AND e.lease_owner IS NULL
-    RETURNING e.*
+    RETURNING e.execution_id, e.session_id, e.agent_name, e.lease_token, e.seq
 ), told AS (
     INSERT INTO outbox (event_id, event_type, subject, session_id, agent_name, payload, traceparent, due_at)
     SELECT '` + executionRequestedID + `' || w.execution_id || ':' || w.lease_token, $2, w.execution_id, w.session_id, w.agent_name,
@@ -258,14 +259,18 @@ func (s *Store) SandboxGone(ctx context.Context, id harness.SandboxID, agent har
 // with a sandbox: its start, its end, or its last command past the hard TTL.
 const sandboxGrace = "2 minutes"
 
+// inUseSQL is whether somebody runs a command in sandbox s or starts it.
+const inUseSQL = `EXISTS (SELECT 1 FROM executions e WHERE e.sandbox_id = s.sandbox_id AND (e.state = 'RUNNING' OR e.state = 'PENDING' AND e.lease_until > now()))`
+
 // toEndSQL is when the sweep ends a sandbox of alias s, and why. A sandbox with
 // a RUNNING command is left alone unless it is long past its end of life: by
-// then it has ended itself.
+// then it has ended itself. Nobody but the sweep ends one for an operator; its
+// command gets the time to be cancelled.
 const toEndSQL = `CASE
     WHEN s.state = 'GONE' THEN NULL
-    WHEN s.state = 'TERMINATING' THEN CASE WHEN s.updated_at < now() - interval '` + sandboxGrace + `' THEN s.reason END
+    WHEN s.state = 'TERMINATING' THEN CASE WHEN s.updated_at < now() - interval '` + sandboxGrace + `' OR s.reason = '` + SandboxOperator + `' AND NOT ` + inUseSQL + ` THEN s.reason END
     WHEN s.expires_at < now() - interval '` + sandboxGrace + `' THEN '` + SandboxExpired + `'
-    WHEN EXISTS (SELECT 1 FROM executions e WHERE e.sandbox_id = s.sandbox_id AND (e.state = 'RUNNING' OR e.state = 'PENDING' AND e.lease_until > now())) THEN NULL
+    WHEN ` + inUseSQL + ` THEN NULL
     WHEN s.state = 'CREATING' THEN CASE WHEN s.updated_at < now() - interval '` + sandboxGrace + `' THEN '` + SandboxStuck + `' END
     WHEN s.expires_at < now() THEN '` + SandboxExpired + `'
     WHEN s.last_activity_at < now() - (s.spec->>'idleSeconds')::int * interval '1 second'

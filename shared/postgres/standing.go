@@ -48,20 +48,26 @@ type LastSandbox struct {
 	Message string // why it cannot be used; empty when it can
 }
 
+// activeSQL counts what agent a has to answer and what counts against its cap.
+const activeSQL = `(SELECT count(*) FROM sessions s WHERE s.agent_name = a.agent_name
+               AND s.state IN ('PENDING', 'RUNNING', 'AWAITING_APPROVAL', 'AWAITING_EXECUTION')) AS sessions,
+           (SELECT count(*) FROM sandboxes s WHERE s.agent_name = a.agent_name AND s.state <> 'GONE') AS sandboxes`
+
+// newestExecutionSQL is the command that agent a asked for last.
+const newestExecutionSQL = `SELECT e.state, COALESCE(e.started_at, e.created_at) AS at FROM executions e WHERE e.agent_name = a.agent_name ORDER BY e.execution_id DESC LIMIT 1`
+
 // standingSQL says how agents stand, with one row each. Every part has an index
 // that holds just what it reads. All of a row that may change is in its digest.
 const standingSQL = `
 SELECT f.*, t.digest AS written, extract(epoch FROM now() - t.written_at)::float8 AS age, md5(f::text) AS digest
 FROM (
     SELECT a.agent_name, a.phase, a.revision, a.reason, a.generation,
-           (SELECT count(*) FROM sessions s WHERE s.agent_name = a.agent_name
-               AND s.state IN ('PENDING', 'RUNNING', 'AWAITING_APPROVAL', 'AWAITING_EXECUTION')) AS sessions,
-           (SELECT count(*) FROM sandboxes s WHERE s.agent_name = a.agent_name AND s.state <> 'GONE') AS sandboxes,
+           ` + activeSQL + `,
            x.state AS execution_state, x.at AS execution_at, b.came_up, b.reason AS sandbox_reason, b.message AS sandbox_message,
            (SELECT COALESCE(jsonb_agg(jsonb_build_array(c.secret_name, c.secret_key, c.state, c.reason) ORDER BY c.function_name, c.secret_name, c.secret_key), '[]')
                FROM secret_checks c WHERE c.agent_name = a.agent_name) AS checks
     FROM agents a
-    LEFT JOIN LATERAL (SELECT e.state, COALESCE(e.started_at, e.created_at) AS at FROM executions e WHERE e.agent_name = a.agent_name ORDER BY e.seq DESC LIMIT 1) x ON true
+    LEFT JOIN LATERAL (` + newestExecutionSQL + `) x ON true
     LEFT JOIN LATERAL (SELECT s.sandbox_uid <> '' AS came_up, s.reason, s.message FROM sandboxes s
         WHERE s.agent_name = a.agent_name AND s.spec_digest = a.sandbox_digest AND s.state <> 'CREATING' ORDER BY s.created_at DESC LIMIT 1) b ON true
     WHERE a.generation > 0 AND a.phase <> 'DELETED'

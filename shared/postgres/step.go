@@ -171,7 +171,7 @@ func (w *stepWriter) execution(call harness.ToolCallID, x *NewExecution) {
 
 // replySQL writes outbound message $1 and a row for each of its texts. Files that
 // commands of the turn made go out behind them, the newest of each path; from
-// then on they belong to the message.
+// then on they belong to the message. $9 says that somebody has to send them.
 const replySQL = `
 WITH s AS (
     UPDATE sessions SET message_seq = message_seq + 1 WHERE session_id = $2 RETURNING message_seq
@@ -191,9 +191,9 @@ WITH s AS (
     UNION ALL
     SELECT 'rpl' || substr(attachment_id, 4), file_name, cardinality($6::text[]) + n, 'FILE', attachment_id FROM file
 )
-INSERT INTO replies (reply_id, message_id, session_id, seq, part, parts, text, state, kind, choices, attachment_id)
-SELECT p.reply_id, m.message_id, m.session_id, m.seq, p.n, (SELECT count(*) FROM part), p.text, 'PLANNED',
-       p.kind, CASE WHEN p.kind = 'CHOICES' THEN $8::jsonb ELSE '[]' END, p.attachment_id
+INSERT INTO replies (reply_id, message_id, session_id, seq, part, parts, text, state, due_at, kind, choices, attachment_id)
+SELECT p.reply_id, m.message_id, m.session_id, m.seq, p.n, (SELECT count(*) FROM part), p.text,
+       CASE WHEN $9 THEN 'PLANNED' ELSE 'DELIVERED' END, CASE WHEN $9 THEN now() END, p.kind, CASE WHEN p.kind = 'CHOICES' THEN $8::jsonb ELSE '[]' END, p.attachment_id
 FROM m, part p`
 
 // reply ends the turn: every call still open gets a result, so that the history
@@ -220,8 +220,11 @@ func (w *stepWriter) reply() {
 	if choices == nil {
 		choices = []harness.Choice{}
 	}
-	w.Queue(replySQL, id, claim.ID, turn.ChannelUserID, text, turn.Message, ids, w.c.Reply, choices)
+	w.Queue(replySQL, id, claim.ID, turn.ChannelUserID, text, turn.Message, ids, w.c.Reply, choices, claim.Channel != harness.ChannelAPI)
 	w.tell("REPLY", string(id))
+	if claim.Channel == harness.ChannelAPI {
+		return // nobody sends it: whoever asks reads it where it is
+	}
 	w.announcements = append(w.announcements, announcement{
 		Event: event.Event{
 			ID: "message.reply:" + string(id), Type: event.MessageReply, Session: claim.ID, Agent: claim.Session.Agent, Channel: claim.Channel,

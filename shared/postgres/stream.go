@@ -81,6 +81,38 @@ func (s *Store) Conversation(ctx context.Context, channel harness.Channel, accou
 	return c, translate(err)
 }
 
+// streamColumns reads the events of told with what they refer to.
+const streamColumns = `
+		SELECT e.session_id, e.seq, e.kind, e.created_at,
+		       COALESCE(m.message_id, ''), COALESCE(m.channel_user_id, ''), COALESCE(m.provider_id, ''), COALESCE(m.in_reply_to, ''), COALESCE(m.text, ''),
+		       COALESCE((SELECT r.choices FROM replies r WHERE e.kind = 'REPLY' AND r.message_id = e.ref AND r.kind = 'CHOICES' LIMIT 1), '[]'),
+		       COALESCE(t.tool_call_id, ''), COALESCE(t.name, ''), COALESCE(t.arguments, ''), COALESCE(t.state, ''), COALESCE(t.result, ''),
+		       COALESCE(x.execution_id, ''), COALESCE(x.state, ''), COALESCE(x.reason, ''), x.exit_code
+		FROM told e
+		LEFT JOIN messages m ON e.kind IN ('TURN', 'REPLY') AND m.message_id = e.ref
+		LEFT JOIN tool_calls t ON e.kind IN ('TOOL_CALL', 'TOOL_RESULT') AND t.tool_call_id = e.ref
+		LEFT JOIN LATERAL (SELECT execution_id, state, reason, exit_code FROM executions WHERE cause = 'TOOL_CALL' AND cause_id = t.tool_call_id ORDER BY cause_attempt DESC LIMIT 1) x ON true`
+
+func readStreamEvent(row pgx.CollectableRow) (StreamEvent, error) {
+	var e StreamEvent
+	err := row.Scan(&e.Session, &e.Seq, &e.Kind, &e.At, &e.Message, &e.ChannelUserID, &e.ProviderID, &e.InReplyTo, &e.Text, &e.Choices,
+		&e.Call, &e.Name, &e.Arguments, &e.CallState, &e.Result, &e.Execution, &e.ExecutionState, &e.Reason, &e.ExitCode)
+	return e, err
+}
+
+// SessionEvents returns up to limit events of one session behind number
+// afterSeq, in order.
+func (s *Store) SessionEvents(ctx context.Context, session harness.SessionID, afterSeq int64, limit int) ([]StreamEvent, error) {
+	return list(ctx, s, `WITH told AS (
+			SELECT session_id, seq, kind, ref, created_at FROM session_events WHERE session_id = $1 AND seq > $2 ORDER BY seq LIMIT $3)
+		`+streamColumns+` ORDER BY e.seq`, []any{session, afterSeq, limit}, readStreamEvent)
+}
+
+// OpenCalls returns the calls of a session that have no result yet.
+func (s *Store) OpenCalls(ctx context.Context, session harness.SessionID) ([]harness.ToolCallID, error) {
+	return list(ctx, s, `SELECT tool_call_id FROM tool_calls WHERE session_id = $1 AND state IN ('PENDING', 'RUNNING') ORDER BY tool_call_id`, []any{session}, pgx.RowTo[harness.ToolCallID])
+}
+
 // Stream returns up to limit events behind after, in order: the rest of its
 // session, then those of the conversations opened later in the same chat. A
 // cursor whose session is not the chat's yields nothing. Numbers are given
@@ -93,25 +125,12 @@ func (s *Store) Stream(ctx context.Context, channel harness.Channel, account, ch
 			WHERE (c.created_at, c.session_id) >= (SELECT created_at, session_id FROM conversation WHERE session_id = $4)
 			  AND (c.session_id <> $4 OR e.seq > $5)
 			ORDER BY c.created_at, c.session_id, e.seq LIMIT $6)
-		SELECT e.session_id, e.seq, e.kind, e.created_at,
-		       COALESCE(m.message_id, ''), COALESCE(m.channel_user_id, ''), COALESCE(m.provider_id, ''), COALESCE(m.in_reply_to, ''), COALESCE(m.text, ''),
-		       COALESCE((SELECT r.choices FROM replies r WHERE e.kind = 'REPLY' AND r.message_id = e.ref AND r.kind = 'CHOICES' LIMIT 1), '[]'),
-		       COALESCE(t.tool_call_id, ''), COALESCE(t.name, ''), COALESCE(t.arguments, ''), COALESCE(t.state, ''), COALESCE(t.result, ''),
-		       COALESCE(x.execution_id, ''), COALESCE(x.state, ''), COALESCE(x.reason, ''), x.exit_code
-		FROM told e
-		LEFT JOIN messages m ON e.kind IN ('TURN', 'REPLY') AND m.message_id = e.ref
-		LEFT JOIN tool_calls t ON e.kind IN ('TOOL_CALL', 'TOOL_RESULT') AND t.tool_call_id = e.ref
-		LEFT JOIN LATERAL (SELECT * FROM executions WHERE cause = 'TOOL_CALL' AND cause_id = t.tool_call_id ORDER BY cause_attempt DESC LIMIT 1) x ON true
+		`+streamColumns+`
 		ORDER BY e.opened_at, e.session_id, e.seq`, channel, account, chat, after.Session, after.Seq, limit)
 	if err != nil {
 		return nil, translate(err)
 	}
-	events, err := pgx.CollectRows(rows, func(row pgx.CollectableRow) (StreamEvent, error) {
-		var e StreamEvent
-		err := row.Scan(&e.Session, &e.Seq, &e.Kind, &e.At, &e.Message, &e.ChannelUserID, &e.ProviderID, &e.InReplyTo, &e.Text, &e.Choices,
-			&e.Call, &e.Name, &e.Arguments, &e.CallState, &e.Result, &e.Execution, &e.ExecutionState, &e.Reason, &e.ExitCode)
-		return e, err
-	})
+	events, err := pgx.CollectRows(rows, readStreamEvent)
 	return events, translate(err)
 }
 

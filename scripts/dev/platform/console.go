@@ -46,10 +46,13 @@ func (c *console) functionError(service, line string) {
 
 // ready says what there is, and ends with the one line that says the system can
 // be used.
-func (c *console) ready(url string, m model, played *messengers, h handover.Handover) {
+func (c *console) ready(url string, m model, played *messengers, management *api, h handover.Handover) {
 	c.say(fmt.Sprintf("agents are read from %s; sandboxes have no network; logs are in %s", h.Agents, h.Logs()))
 	c.say(fmt.Sprintf("model: %s", m))
 	c.say(fmt.Sprintf("messengers: %s", played))
+	if management != nil {
+		c.say(fmt.Sprintf("management API: %s/api/v1, described at %s/docs; its token is in %s, which tuluat reads itself", url, url, management.tokenFile))
+	}
 	c.say(fmt.Sprintf("ready at %s. Try, in a second shell: echo 'run: uname -a' | go run ./scripts/tuluat chat python-coder", url))
 }
 

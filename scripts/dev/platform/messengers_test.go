@@ -47,7 +47,7 @@ func TestMessengersFollowTheAgents(t *testing.T) {
 		t.Errorf("without agents %s", got)
 	}
 	var shown strings.Builder
-	(&console{out: &shown}).ready("http://gateway.test", model{standIn: true}, m, handover.Handover{})
+	(&console{out: &shown}).ready("http://gateway.test", model{standIn: true}, m, nil, handover.Handover{})
 	if strings.Count(shown.String(), m.urls.WhatsApp) != 1 || strings.Count(shown.String(), m.urls.Telegram) != 1 {
 		t.Errorf("ready names the messengers: %s", shown.String())
 	}

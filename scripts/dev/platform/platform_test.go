@@ -10,9 +10,11 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/google/go-cmp/cmp"
 	"github.com/jackc/pgx/v5"
 
 	"tuluat.ai/harness/scripts/internal/localpg"
+	"tuluat.ai/harness/scripts/internal/manifest"
 )
 
 func TestChooseModel(t *testing.T) {
@@ -123,6 +125,43 @@ func TestChannelsHaveSecrets(t *testing.T) {
 	scan(true)
 	if got := h.environment("webhook-ingest")["CODER_HOOK_THE_KEY"]; got != first {
 		t.Error("a secret changed")
+	}
+}
+
+// The API's token is made once, for nobody else's eyes, and one Service has it.
+func TestManagementAPIHasAToken(t *testing.T) {
+	set, err := manifest.Read(filepath.Join("..", "..", "..", "config", "functions"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	s := &secrets{folder: t.TempDir(), fixed: map[string]string{}}
+	first := ""
+	for range 2 {
+		a, err := openAPI(set, s)
+		if err != nil || a == nil {
+			t.Fatalf("%v, %v", a, err)
+		}
+		info, err := os.Stat(a.tokenFile)
+		if err != nil || info.Mode().Perm() != 0o600 {
+			t.Fatalf("%v, %v", info, err)
+		}
+		token, _ := s.read(apiToken.Name, apiToken.Key)
+		if len(token) < 22 || first != "" && token != first {
+			t.Errorf("the token is %q, and was %q", token, first)
+		}
+		first = token
+		for _, service := range set.Services {
+			env := a.environment(service.Function())
+			if is := service.Name == "management-api"; is != (env["ACCESS"] == "static" && env["MANAGEMENT_TOKEN_FILE"] == a.tokenFile) || !is && len(env) > 0 {
+				t.Errorf("%s gets %v", service.Name, env)
+			}
+		}
+		if diff := cmp.Diff(map[string]string{"url": "http://h", "tokenFile": a.tokenFile}, a.known("http://h")); diff != "" {
+			t.Error(diff)
+		}
+	}
+	if a, err := openAPI(&manifest.Set{}, s); a != nil || err != nil || a.environment("management-api") != nil {
+		t.Errorf("without the Service: %v, %v", a, err)
 	}
 }
 

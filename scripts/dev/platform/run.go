@@ -74,6 +74,10 @@ func run(ctx context.Context, h handover.Handover) (err error) {
 	if _, err := found.scan(); err != nil {
 		return err
 	}
+	management, err := openAPI(set, s)
+	if err != nil {
+		return err
+	}
 	messengers, err := serveMessengers(h.State, s, os.Getenv, log)
 	if err != nil {
 		return err
@@ -87,6 +91,7 @@ func run(ctx context.Context, h handover.Handover) (err error) {
 			env := environment(service, boxes, found)
 			maps.Copy(env, messengers.environment(service.Function()))
 			maps.Copy(env, store.environment(service.Function()))
+			maps.Copy(env, management.environment(service.Function()))
 			return env
 		},
 		AgentsDir: h.Agents, LogDir: h.Logs(), Log: log, OnError: c.functionError, Gateway: h.Address,
@@ -94,7 +99,7 @@ func run(ctx context.Context, h handover.Handover) (err error) {
 	if err != nil {
 		return err
 	}
-	system := &system{handover: h, cluster: cluster, channels: found, messengers: messengers, boxes: boxes}
+	system := &system{handover: h, cluster: cluster, channels: found, messengers: messengers, boxes: boxes, api: management}
 	return system.serve(ctx, model, c, log)
 }
 
@@ -105,6 +110,7 @@ type system struct {
 	channels   *channels
 	messengers *messengers
 	boxes      *sandboxes
+	api        *api
 }
 
 // serve runs the cluster, says ready, and cleans up behind it.
@@ -135,7 +141,7 @@ func (s *system) serve(ctx context.Context, model model, c *console, log *slog.L
 		if ctx.Err() != nil {
 			return
 		}
-		c.ready(s.cluster.GatewayURL(), model, s.messengers, s.handover)
+		c.ready(s.cluster.GatewayURL(), model, s.messengers, s.api, s.handover)
 		if err := s.cluster.Tick(ctx, "reaper"); err != nil && ctx.Err() == nil {
 			log.Warn("the first sweep failed", "err", err)
 		}
@@ -169,9 +175,13 @@ func environment(service *manifest.Service, boxes *sandboxes, found *channels) m
 func (s *system) announce() error {
 	all, url := s.channels.all(), s.cluster.GatewayURL()
 	problem := s.messengers.register(url, all.others)
-	text, err := json.MarshalIndent(map[string]any{
+	known := map[string]any{
 		"url": url, "agentsDir": s.handover.Agents, "webhooks": all.webhooks, "channels": all.others, "fakes": s.messengers.fakes, "apis": s.messengers.urls,
-	}, "", "  ")
+	}
+	if s.api != nil {
+		known["api"] = s.api.known(url)
+	}
+	text, err := json.MarshalIndent(known, "", "  ")
 	if err != nil {
 		return errors.Join(problem, err)
 	}

@@ -16,6 +16,8 @@ func Allowed(program string) []string {
 		return slices.Concat(shell, store, objects, markdown)
 	case prefix + "functions/agent-status":
 		return slices.Concat(shell, store, yaml, jsonPath, kube)
+	case prefix + "functions/management-api", prefix + "functions/management-api/internal/apidoc":
+		return slices.Concat(shell, store, yaml, jsonPath, kube, openAPI)
 	case prefix + "functions/webhook-ingest":
 		return slices.Concat(shell, store, jsonPath)
 	case prefix + "functions/dead-letter":
@@ -23,7 +25,10 @@ func Allowed(program string) []string {
 	case runner:
 		return []string{"golang.org/x/sys"}
 	case prefix + "scripts/tuluat":
-		return []string{"github.com/spf13/cobra", "github.com/spf13/pflag"}
+		return slices.Concat(yaml, jsonPath, []string{
+			"github.com/spf13/cobra", "github.com/spf13/pflag",
+			"golang.org/x/sys", "golang.org/x/term", // a token is typed unseen
+		})
 	}
 	return nil
 }
@@ -140,6 +145,9 @@ var pods = []string{
 	"github.com/moby/spdystream",
 	"github.com/mxk/go-flowrate",
 }
+
+// The REST API's document is made from its types.
+var openAPI = []string{"github.com/danielgtaylor/huma/v2"}
 
 // Answers are Markdown; each channel formats them in its own way.
 var markdown = []string{"github.com/yuin/goldmark"}

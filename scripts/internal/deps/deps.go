@@ -123,13 +123,17 @@ func Rules() []Rule {
 			Why: "adds 40 MB and 40 ms to every cold start; eventing's types and filters belong to scripts",
 		},
 		{
-			On: []string{functions, runner}, Except: []string{prefix + "functions/sandbox-exec", prefix + "functions/reaper-cron", prefix + "functions/agent-status"},
+			On: []string{functions, runner}, Except: []string{prefix + "functions/sandbox-exec", prefix + "functions/reaper-cron", prefix + "functions/agent-status", prefix + "functions/management-api"},
 			Never: []string{"k8s.io/client-go"},
-			Why:   "adds 20 MB; only functions that touch Pods or agents may have it",
+			Why:   "adds 20 MB; only functions that touch Pods, agents or callers may have it",
 		},
 		{
-			On: []string{prefix + "functions/agent-status"}, Never: []string{"k8s.io/client-go/kubernetes", "k8s.io/client-go/tools/remotecommand"},
-			Why: "it speaks of one resource, by client-go's rest package",
+			On: []string{prefix + "functions/agent-status", prefix + "functions/management-api"}, Never: []string{"k8s.io/client-go/kubernetes", "k8s.io/client-go/tools/remotecommand"},
+			Why: "they speak of a few resources, by client-go's rest package, and never of Pods",
+		},
+		{
+			On: []string{functions, runner, prefix + "scripts/*"}, Except: []string{prefix + "functions/management-api"}, Never: []string{"github.com/danielgtaylor/huma"},
+			Why: "only management-api has a REST API to describe",
 		},
 		{
 			On: []string{functions, runner, prefix + "scripts/*"}, Except: []string{prefix + "functions/agent-step"},
@@ -169,6 +173,10 @@ func Rules() []Rule {
 		{
 			On: []string{prefix + "shared/sandbox"}, Never: []string{"github.com/jackc/pgx", "github.com/aws", prefix + "shared/postgres"},
 			Why: "a sandbox knows no rows",
+		},
+		{
+			On: []string{prefix + "shared/resource"}, Never: []string{"github.com/jackc/pgx", "github.com/aws", prefix + "shared/postgres", prefix + "shared/sandbox"},
+			Why: "where resources are kept nobody knows of rows and sandboxes",
 		},
 	}
 }

@@ -117,6 +117,9 @@ func TestEveryRuleFindsItsBreach(t *testing.T) {
 		{reaper, between, "knative.dev/pkg/injection/sharedmain"},
 		{step, between, kube},
 		{prefix + "functions/agent-status", between, kube},
+		{prefix + "functions/management-api", prefix + "shared/resource", kube},
+		{prefix + "functions/management-api", prefix + "shared/sandbox/kubernetes", "k8s.io/client-go/tools/remotecommand"},
+		{tuluat, "github.com/danielgtaylor/huma/v2"},
 		{reaper, prefix + "shared/sandbox", "github.com/openai/openai-go/v3"},
 		{prefix + "scripts/dev", "github.com/anthropics/anthropic-sdk-go/v2"},
 		{tuluat, prefix + "scripts/internal/manifest", eventing},
@@ -132,6 +135,7 @@ func TestEveryRuleFindsItsBreach(t *testing.T) {
 		{prefix + "shared/function", between, "github.com/aws/aws-sdk-go-v2/service/s3"},
 		{prefix + "shared/postgres", kube},
 		{prefix + "shared/sandbox", pgx},
+		{prefix + "shared/resource", prefix + "shared/postgres"},
 	}
 	var found []string
 	for _, chain := range breaches {

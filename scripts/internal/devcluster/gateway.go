@@ -2,20 +2,23 @@ package devcluster
 
 import (
 	"net/http"
-	"strings"
 
-	"tuluat.ai/harness/scripts/internal/manifest"
 	"tuluat.ai/harness/shared/function"
 )
 
-// serveGateway routes by the annotation of public Services: their path and
-// nothing else is reachable from outside.
+// serveGateway routes by the annotation of public Services: their paths and
+// nothing else are reachable from outside. The longest one has a request.
 func (c *Cluster) serveGateway(w http.ResponseWriter, r *http.Request) {
+	var serving *service
+	longest := ""
 	for _, s := range c.services {
-		if s.spec.Public() && strings.HasPrefix(r.URL.Path, s.spec.Annotations[manifest.PublicPath]) {
-			s.ServeHTTP(w, r)
-			return
+		if p := s.spec.Serves(r.URL.Path); len(p) > len(longest) {
+			serving, longest = s, p
 		}
+	}
+	if serving != nil {
+		serving.ServeHTTP(w, r)
+		return
 	}
 	function.WriteProblem(w, http.StatusNotFound, "nothing is served at this path")
 }

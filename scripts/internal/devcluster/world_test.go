@@ -139,7 +139,7 @@ spec:
 	delivery := strings.TrimSuffix(s.trigger, "}") + ", deadLetterSink: " + ref("dead") + "}"
 	return service("worker", local, or(s.concurrency, 10), or(s.timeout, 30), or(s.scale, 2)) +
 		service("dead", local, 10, 30, 1) +
-		service("front", "annotations: {tuluat.ai/public-path: /api/hook/}", 10, 30, 1) +
+		service("front", "annotations: {tuluat.ai/public-path: \"/api/hook/,/docs\"}", 10, 30, 1) +
 		`---
 apiVersion: eventing.knative.dev/v1
 kind: Broker

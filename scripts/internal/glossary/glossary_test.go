@@ -19,12 +19,19 @@ import (
 
 // foreign are folders and names that are somebody else's to choose.
 var foreign = map[string]string{
-	"functions/agent-step/internal/model":         "the wires of OpenAI and Anthropic",
-	"functions/whatsapp-ingest/internal/whatsapp": "WhatsApp's wire",
-	"shared/secret/kubernetes":                    "the wire of the Kubernetes API",
-	"functions/agent-status/internal/cluster":     "the same",
-	"shared/sandbox/kubernetes/kubetest":          "the same",
-	"shared/sandbox/sandboxtest/toolchain.go":     "what the package managers of languages read",
+	"functions/agent-step/internal/model":                 "the wires of OpenAI and Anthropic",
+	"functions/whatsapp-ingest/internal/whatsapp":         "WhatsApp's wire",
+	"shared/secret/kubernetes":                            "the wire of the Kubernetes API",
+	"functions/agent-status/internal/cluster":             "the same",
+	"shared/resource/resourcetest":                        "the same",
+	"functions/management-api/internal/access/cluster.go": "the same",
+	"functions/management-api/internal/apidoc/crd":        "the form of a CustomResourceDefinition",
+	"functions/management-api/internal/api/docs.go":       "the form of an OpenAPI document",
+	"resourceVersion":                                     "Kubernetes' own field",
+	"creationTimestamp":                                   "the same",
+	"kubeconfig":                                          "Kubernetes' own file",
+	"shared/sandbox/kubernetes/kubetest":                  "the same",
+	"shared/sandbox/sandboxtest/toolchain.go":             "what the package managers of languages read",
 	"True":                                "what the conditions of Kubernetes are",
 	"False":                               "the same",
 	"Routed":                              "a type of such conditions, in Kubernetes' spelling",
@@ -98,7 +105,10 @@ var elsewhere = map[string]string{
 	"from":                 "the node that an edge of a workflow leaves",
 	"ERROR":                "a level of log entries",
 	"status":               "a member of RFC 9457 problems; in a trailer, the runner's whole word on an execution",
+	"version":              "of a build of the product",
 	"status_code":          "of HTTP",
+	"statusCode":           "the same",
+	"traceId":              "the part of a traceparent that is searched by",
 	"message.status":       "the delivery of a message, which is several replies with a state each",
 	"agent.status.changed": "the status of a Kubernetes resource",
 	"lastExecutionStatus":  "a member of that status, given by the product's decision record",
@@ -107,7 +117,7 @@ var elsewhere = map[string]string{
 // ids are the keys of typed ids.
 var ids = map[string]string{
 	"AgentName": "agent", "SessionID": "session", "MessageID": "message", "StepID": "step", "ToolCallID": "toolCall",
-	"ExecutionID": "execution", "SandboxID": "sandbox", "ReplyID": "reply", "Channel": "channel",
+	"ExecutionID": "execution", "SandboxID": "sandbox", "ReplyID": "reply", "AttachmentID": "attachment", "ApprovalID": "approval", "Channel": "channel",
 }
 
 // parts are keys that say more than which thing it is.
@@ -198,7 +208,8 @@ func TestClosedSetsOfTheDatabaseAreThoseOfTheWords(t *testing.T) {
 		"execution_state": text(harness.ExecutionPending, harness.ExecutionRunning, harness.ExecutionCompleted, harness.ExecutionFailed,
 			harness.ExecutionTimedOut, harness.ExecutionOutOfMemory, harness.ExecutionDiskLimit, harness.ExecutionSandboxGone,
 			harness.ExecutionCancelled, harness.ExecutionUnknown),
-		"sandbox_state": text(harness.SandboxCreating, harness.SandboxReady, harness.SandboxTerminating, harness.SandboxGone),
+		"approval_state": text(harness.ApprovalPending, harness.ApprovalApproved, harness.ApprovalRejected, harness.ApprovalExpired, harness.ApprovalCancelled),
+		"sandbox_state":  text(harness.SandboxCreating, harness.SandboxReady, harness.SandboxTerminating, harness.SandboxGone),
 		"reply_state": text(harness.ReplyPlanned, harness.ReplySent, harness.ReplyDelivered, harness.ReplyRead,
 			harness.ReplyFailed, harness.ReplyUnknown),
 	}

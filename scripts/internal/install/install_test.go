@@ -333,6 +333,14 @@ metadata: {name: postgres, namespace: tuluat-system}
 apiVersion: apiextensions.k8s.io/v1
 kind: CustomResourceDefinition
 metadata: {name: aiagents.tuluat.ai}
+---
+apiVersion: rbac.authorization.k8s.io/v1
+kind: ClusterRole
+metadata: {name: of-callers, labels: {app.kubernetes.io/component: access}}
+---
+apiVersion: rbac.authorization.k8s.io/v1
+kind: ClusterRole
+metadata: {name: of-a-function}
 `,
 	}
 	for name, text := range files {
@@ -340,30 +348,30 @@ metadata: {name: aiagents.tuluat.ai}
 			t.Fatal(err)
 		}
 	}
-	groups := `{"groups":[{"name":"apps"},{"name":"batch"},{"name":"apiextensions.k8s.io"},{"name":"serving.knative.dev"}]}`
-	deleted := func(p player, kind string) bool { return strings.Contains(p.written(), fmt.Sprintf("%q", kind)) }
+	groups := `{"groups":[{"name":"apps"},{"name":"batch"},{"name":"apiextensions.k8s.io"},{"name":"rbac.authorization.k8s.io"},{"name":"serving.knative.dev"}]}`
+	deleted := func(p player, what string) bool { return strings.Contains(p.written(), fmt.Sprintf("%q", what)) }
 	for _, c := range []struct {
 		purge bool
 		users string // namespaces of another install
 		gone  []string
 		kept  []string
 	}{
-		{false, "", []string{"Service", "Job", "StatefulSet"}, []string{"Namespace", "PersistentVolumeClaim", "CustomResourceDefinition"}},
-		{true, "", []string{"Service", "Job", "StatefulSet", "Namespace", "CustomResourceDefinition"}, nil},
-		{true, "other-system other-agents", []string{"Namespace"}, []string{"CustomResourceDefinition"}},
+		{false, "", []string{"Service", "Job", "StatefulSet", "of-a-function"}, []string{"Namespace", "PersistentVolumeClaim", "CustomResourceDefinition", "of-callers"}},
+		{true, "", []string{"Service", "Job", "StatefulSet", "Namespace", "CustomResourceDefinition", "of-callers", "of-a-function"}, nil},
+		{true, "other-system other-agents", []string{"Namespace", "of-a-function"}, []string{"CustomResourceDefinition", "of-callers"}},
 	} {
 		p := play(t, map[string]string{"--raw /apis": groups, "get namespaces -l app.kubernetes.io/part-of=tuluat-harness": c.users})
 		if err := Undeploy(context.Background(), Options{Overlay: overlay, Log: io.Discard}, c.purge); err != nil {
 			t.Fatal(err)
 		}
-		for _, kind := range c.gone {
-			if !deleted(p, kind) {
-				t.Errorf("purge %v: %s stayed", c.purge, kind)
+		for _, what := range c.gone {
+			if !deleted(p, what) {
+				t.Errorf("purge %v: %s stayed", c.purge, what)
 			}
 		}
-		for _, kind := range c.kept {
-			if deleted(p, kind) {
-				t.Errorf("purge %v, used by %q: %s went", c.purge, c.users, kind)
+		for _, what := range c.kept {
+			if deleted(p, what) {
+				t.Errorf("purge %v, used by %q: %s went", c.purge, c.users, what)
 			}
 		}
 		if !slices.ContainsFunc(p.calls(), func(call string) bool {

@@ -11,7 +11,7 @@ import (
 
 // Undeploy takes away everything that runs and everything that wakes it. What
 // cannot be made again stays (namespaces with their agents and Secrets, volumes,
-// the kinds themselves) unless purge is set. It needs only kubectl.
+// the kinds themselves, the callers' roles) unless purge is set. It needs only kubectl.
 func Undeploy(ctx context.Context, o Options, purge bool) error {
 	o = o.withDefaults()
 	say := func(format string, args ...any) { fmt.Fprintf(o.Log, "undeploy: "+format+"\n", args...) }
@@ -50,28 +50,35 @@ func Undeploy(ctx context.Context, o Options, purge bool) error {
 
 // isData reports whether an object is, or holds, what cannot be made again.
 func isData(o Object) bool {
-	return o.is("", "Namespace") || o.is("", "PersistentVolumeClaim") || o.is("", "Secret") || o.is("apiextensions.k8s.io", "CustomResourceDefinition")
+	return o.is("", "Namespace") || o.is("", "PersistentVolumeClaim") || o.is("", "Secret") || isCommon(o)
 }
 
-// purgeData removes the namespaces, and the kinds unless there is another install:
-// removing a kind removes every object of it and breaks every watch.
+// isCommon reports whether every install on the cluster uses this one object: the
+// kinds, and the callers' roles, which people have bound.
+func isCommon(o Object) bool {
+	return o.is("apiextensions.k8s.io", "CustomResourceDefinition") ||
+		o.is("rbac.authorization.k8s.io", "ClusterRole") && text(o.Content, "metadata", "labels", "app.kubernetes.io/component") == "access"
+}
+
+// purgeData removes the namespaces, and what is common unless there is another
+// install: removing a kind removes every object of it and breaks every watch.
 func purgeData(ctx context.Context, data []Object, say func(string, ...any)) error {
 	spaces := only(data, func(x Object) bool { return x.is("", "Namespace") })
 	say("removing the namespaces %s", names(spaces))
 	if err := remove(ctx, spaces); err != nil {
 		return err
 	}
-	kinds := only(data, func(x Object) bool { return x.is("apiextensions.k8s.io", "CustomResourceDefinition") })
+	common := only(data, isCommon)
 	others, err := kubectl(ctx, nil, "get", "namespaces", "-l", partOf, "-o", "jsonpath={.items[*].metadata.name}")
 	if err != nil {
 		return err
 	}
 	if len(others) > 0 {
-		say("kept: %s, which the install in %s uses", names(kinds), others)
+		say("kept: %s, which the install in %s uses", names(common), others)
 		return nil
 	}
-	say("removing %s", names(kinds))
-	return remove(ctx, kinds)
+	say("removing %s", names(common))
+	return remove(ctx, common)
 }
 
 // partOf selects the namespaces of every install.

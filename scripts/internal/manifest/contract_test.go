@@ -3,6 +3,7 @@
 package manifest_test
 
 import (
+	"crypto/rand"
 	"maps"
 	"os"
 	"os/exec"
@@ -83,7 +84,7 @@ func contract(t *testing.T, program string, s *manifest.Service) []string {
 	if err := os.WriteFile(runner, []byte("#!/bin/sh\n"), 0o755); err != nil {
 		t.Fatal(err)
 	}
-	cmd.Env = append(cmd.Env, "PATH="+os.Getenv("PATH"), "SECRETS=environment", "AGENTS_SOURCE=folder", "AGENTS_DIR="+t.TempDir(), "SANDBOX_DRIVER=local", "SANDBOX_LOCAL_DIR="+t.TempDir(), "SANDBOX_LOCAL_RUNNER="+runner)
+	cmd.Env = append(cmd.Env, "PATH="+os.Getenv("PATH"), "SECRETS=environment", "AGENTS_SOURCE=folder", "AGENTS_DIR="+t.TempDir(), "ACCESS=static", "MANAGEMENT_TOKEN="+rand.Text(), "SANDBOX_DRIVER=local", "SANDBOX_LOCAL_DIR="+t.TempDir(), "SANDBOX_LOCAL_RUNNER="+runner)
 	out, err := cmd.Output()
 	if err != nil {
 		t.Fatalf("%s -contract: %v\n%s", s.Name, err, stderrOf(err))

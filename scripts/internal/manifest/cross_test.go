@@ -118,7 +118,7 @@ func TestServicesNameRealThings(t *testing.T) {
 		if !hasAccount(set, s.Namespace, s.Spec.Template.Spec.ServiceAccountName) {
 			t.Errorf("Service %s: there is no ServiceAccount %s", s.Name, s.Spec.Template.Spec.ServiceAccountName)
 		}
-		if s.Public() && !slices.Contains([]string{"telegram-ingest", "webhook-ingest", "whatsapp-ingest"}, s.Name) {
+		if s.Public() && !slices.Contains(publicServices, s.Name) {
 			t.Errorf("Service %s can be reached from outside", s.Name)
 		}
 	}
@@ -158,6 +158,7 @@ func TestServicesSetWhatTheirFunctionsRead(t *testing.T) {
 var readers = map[string]string{
 	"driver.Read": "shared/sandbox/driver/driver.go", "driver.ReadStart": "shared/sandbox/driver/driver.go",
 	"source.Read": "shared/secret/source/source.go", "archive.Read": "shared/archive/archive.go",
+	"limits.Read": "shared/api/limits/limits.go",
 }
 
 // variables finds the names that a parseConfig asks for: the first argument of
@@ -273,22 +274,25 @@ func TestRolesGiveTheLeast(t *testing.T) {
 		}
 	}
 	want := map[string][]string{
-		sandboxes + " sandbox-exec pods":                   {"create", "delete", "get", "list", "watch"},
-		sandboxes + " sandbox-exec pods/exec":              {"create", "get"},
-		sandboxes + " sandbox-exec events":                 {"list"},
-		sandboxes + " sandbox-exec persistentvolumeclaims": {"create", "get"},
-		sandboxes + " sandbox-exec networkpolicies":        {"create"},
-		sandboxes + " reaper-cron pods":                    {"delete", "get", "list", "watch"},
-		sandboxes + " reaper-cron persistentvolumeclaims":  {"delete", "list"},
-		agents + " agent-source aiagents":                  {"get", "list", "watch"},
-		agents + " agent-source aiworkflows":               {"get", "list", "watch"},
-		agents + " agent-status aiagents":                  {"get", "list"},
-		agents + " agent-status aiagents/status":           {"patch"},
-		agents + " agent-status aiworkflows":               {"get", "list"},
-		agents + " agent-status aiworkflows/status":        {"patch"},
-		agents + " webhook-ingest secrets":                 {"list"},
-		agents + " whatsapp-ingest secrets":                {"list"},
-		agents + " telegram-ingest secrets":                {"list"},
+		sandboxes + " sandbox-exec pods":                     {"create", "delete", "get", "list", "watch"},
+		sandboxes + " sandbox-exec pods/exec":                {"create", "get"},
+		sandboxes + " sandbox-exec events":                   {"list"},
+		sandboxes + " sandbox-exec persistentvolumeclaims":   {"create", "get"},
+		sandboxes + " sandbox-exec networkpolicies":          {"create"},
+		sandboxes + " reaper-cron pods":                      {"delete", "get", "list", "watch"},
+		sandboxes + " reaper-cron persistentvolumeclaims":    {"delete", "list"},
+		agents + " agent-source aiagents":                    {"get", "list", "watch"},
+		agents + " agent-source aiworkflows":                 {"get", "list", "watch"},
+		agents + " agent-status aiagents":                    {"get", "list"},
+		agents + " agent-status aiagents/status":             {"patch"},
+		agents + " agent-status aiworkflows":                 {"get", "list"},
+		agents + " agent-status aiworkflows/status":          {"patch"},
+		agents + " management-api aiagents":                  {"create", "delete", "get", "list", "patch", "update"},
+		agents + " management-api aiworkflows":               {"create", "delete", "get", "list", "patch", "update"},
+		agents + " management-api localsubjectaccessreviews": {"create"},
+		agents + " webhook-ingest secrets":                   {"list"},
+		agents + " whatsapp-ingest secrets":                  {"list"},
+		agents + " telegram-ingest secrets":                  {"list"},
 	}
 	if diff := cmp.Diff(want, verbs); diff != "" {
 		t.Errorf("-want +roles:\n%s", diff)

@@ -26,6 +26,8 @@ type Set struct {
 	Accounts        []*corev1.ServiceAccount
 	Roles           []*rbacv1.Role
 	RoleBindings    []*rbacv1.RoleBinding
+	ClusterRoles    []*rbacv1.ClusterRole
+	ClusterBindings []*rbacv1.ClusterRoleBinding
 	Brokers         []*eventingv1.Broker
 	Triggers        []*eventingv1.Trigger
 	Pings           []*sourcesv1.PingSource

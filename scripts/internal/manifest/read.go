@@ -154,6 +154,10 @@ func (s *Set) newObject(apiVersion, kind string) (object any, keep func()) {
 		return into(&s.Roles)
 	case "rbac.authorization.k8s.io/v1 RoleBinding":
 		return into(&s.RoleBindings)
+	case "rbac.authorization.k8s.io/v1 ClusterRole":
+		return into(&s.ClusterRoles)
+	case "rbac.authorization.k8s.io/v1 ClusterRoleBinding":
+		return into(&s.ClusterBindings)
 	case "eventing.knative.dev/v1 Broker":
 		return into(&s.Brokers)
 	case "eventing.knative.dev/v1 Trigger":
@@ -167,7 +171,7 @@ func (s *Set) newObject(apiVersion, kind string) (object any, keep func()) {
 }
 
 // clusterWide has the kinds that are in no namespace.
-var clusterWide = map[string]bool{"Namespace": true, "CustomResourceDefinition": true}
+var clusterWide = map[string]bool{"Namespace": true, "CustomResourceDefinition": true, "ClusterRole": true, "ClusterRoleBinding": true}
 
 // newPlatformObject is newObject for what only a cluster honours. A Secret is
 // not among them: no file here may hold one.

@@ -101,6 +101,11 @@ func TestReadRefuses(t *testing.T) {
 		"timeout beyond Knative":    {replace("timeoutSeconds: 30", "timeoutSeconds: 601").Replace(service), ":17: expected 1 <= 601 <= 600: spec.template.spec.timeoutSeconds"},
 		"image by name":             {replace("ko://example.com/s", "example.com/s").Replace(service), ":19: invalid value: example.com/s"},
 		"public without a path":     {replace("    networking.knative.dev/visibility: cluster-local", "    a: b").Replace(service), "needs the annotation tuluat.ai/public-path"},
+		"public with a wide path":   {public("/api/x/,/").Replace(service), "invalid value: /api/x/,/: metadata.annotations"},
+		"public with an odd path":   {public("/api/../x").Replace(service), "metadata.annotations"},
+		"public with no path":       {public("/api/x/,").Replace(service), "metadata.annotations"},
+		"public with a space":       {public("/api/x/, /docs").Replace(service), "metadata.annotations"},
+		"role in a namespace":       {"apiVersion: rbac.authorization.k8s.io/v1\nkind: ClusterRole\nmetadata: {name: r, namespace: n}\n", ":3: metadata needs a name and no namespace"},
 		"privileges":                {replace("allowPrivilegeEscalation: false", "allowPrivilegeEscalation: true").Replace(service), ":24: runAsNonRoot, no privilege escalation"},
 		"env without a value":       {replace("              value: b\n", "").Replace(service), ":21: expected exactly one, got neither"},
 		"env twice":                 {replace("              value: b\n", "              value: b\n            - name: A\n              value: c\n").Replace(service), ":23: A is set twice"},
@@ -115,6 +120,31 @@ func TestReadRefuses(t *testing.T) {
 				t.Errorf("got  %v\nwant %s", err, c.want)
 			}
 		})
+	}
+}
+
+// public makes the service public at these paths.
+func public(paths string) *strings.Replacer {
+	return strings.NewReplacer("    networking.knative.dev/visibility: cluster-local", "    a: b\n  annotations: {tuluat.ai/public-path: \""+paths+"\"}")
+}
+
+// The longest path has a request; one without a slash at its end is itself only.
+func TestPublicPaths(t *testing.T) {
+	set, err := manifest.Read(write(t, public("/api/v1/,/api/v1/channels/x/,/docs").Replace(service)))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for url, want := range map[string]string{
+		"/api/v1/agents": "/api/v1/", "/api/v1/": "/api/v1/", "/api/v1": "", "/api/v1/channels/x/a": "/api/v1/channels/x/", "/api/v1/channels": "/api/v1/",
+		"/docs": "/docs", "/docs/": "", "/docs/x": "", "/docsx": "", "/": "", "": "", "/events": "",
+	} {
+		if got := set.Services[0].Serves(url); got != want {
+			t.Errorf("%s belongs to %q, want %q", url, got, want)
+		}
+	}
+	set.Services[0].Labels[manifest.Visibility] = "cluster-local"
+	if got := set.Services[0].Serves("/docs"); got != "" {
+		t.Errorf("a cluster-local Service serves %q", got)
 	}
 }
 

@@ -220,7 +220,7 @@ func TestEveryFileIsListed(t *testing.T) {
 			listed[path] = true
 		}
 	}
-	for _, folder := range []string{"config/base", "config/crd", "config/functions", "config/sandbox", "config/samples", "config/components/postgres", "eventing"} {
+	for _, folder := range []string{"config/access", "config/base", "config/crd", "config/functions", "config/sandbox", "config/samples", "config/components/postgres", "eventing"} {
 		files, err := filepath.Glob(filepath.Join(root, folder, "*.yaml"))
 		if err != nil || len(files) == 0 {
 			t.Fatalf("%s: %d files, %v", folder, len(files), err)

@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"path"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -15,7 +16,7 @@ import (
 
 // Annotations, labels and schemes with a meaning of their own.
 const (
-	PublicPath   = "tuluat.ai/public-path"               // the only path of a public Service
+	PublicPath   = "tuluat.ai/public-path"               // the only paths of a public Service, parted by commas; one that ends in / has all below it
 	Visibility   = "networking.knative.dev/visibility"   // label: cluster-local or absent
 	MinScale     = "autoscaling.knative.dev/min-scale"   // of the revision template
 	MaxScale     = "autoscaling.knative.dev/max-scale"   // of the revision template
@@ -136,6 +137,23 @@ func BrokerHost() string { return brokerIngress + clusterDomain }
 // Public reports whether the outside may reach the Service.
 func (s *Service) Public() bool { return s.Labels[Visibility] != clusterLocal }
 
+func (s *Service) publicPaths() []string { return strings.Split(s.Annotations[PublicPath], ",") }
+
+// Serves returns the public path of the Service that url belongs to, "" if it
+// belongs to none. Of several Services the one with the longest has it.
+func (s *Service) Serves(url string) string {
+	longest := ""
+	if !s.Public() {
+		return longest
+	}
+	for _, p := range s.publicPaths() {
+		if (url == p || strings.HasSuffix(p, "/") && strings.HasPrefix(url, p)) && len(p) > len(longest) {
+			longest = p
+		}
+	}
+	return longest
+}
+
 // Timeout ends a request.
 func (s *Service) Timeout() time.Duration {
 	return time.Duration(*s.Spec.Template.Spec.TimeoutSeconds) * time.Second
@@ -151,7 +169,7 @@ func (s *Service) Scale(annotation string) (int, error) {
 
 // Validate reports what is missing or contradicts itself, in the form of
 // eventing's own checks. The rules: every number that bounds load is written
-// down, a public Service has one public path, and settings that need a Knative
+// down, a public Service has its public paths, and settings that need a Knative
 // feature flag are absent because the types above have no field for them.
 func (s *Service) Validate(context.Context) *apis.FieldError {
 	var errs *apis.FieldError
@@ -177,7 +195,7 @@ func (s *Service) validateReach() *apis.FieldError {
 		return apis.ErrGeneric(fmt.Sprintf("a Service without %s=%s needs the annotation %s", Visibility, clusterLocal, PublicPath), "annotations")
 	case !s.Public() && annotated:
 		return apis.ErrGeneric(fmt.Sprintf("a %s Service may not have the annotation %s", clusterLocal, PublicPath), "annotations")
-	case annotated && (at == "/" || !strings.HasPrefix(at, "/") || !strings.HasSuffix(at, "/") || path.Clean(at)+"/" != at):
+	case annotated && slices.ContainsFunc(s.publicPaths(), func(p string) bool { return p == "/" || !path.IsAbs(p) || path.Clean(p) != strings.TrimSuffix(p, "/") }):
 		return apis.ErrInvalidValue(at, "annotations")
 	}
 	return nil

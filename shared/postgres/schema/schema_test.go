@@ -66,9 +66,11 @@ func TestIndexesOfAFailedRunAreBuiltAgain(t *testing.T) {
 	}
 	defer conn.Close(ctx)
 	for _, sql := range []string{
-		`DELETE FROM goose_db_version WHERE version_id >= 5`,
+		`DELETE FROM goose_db_version WHERE version_id >= 7`,
 		`UPDATE pg_index SET indisvalid = false WHERE indexrelid = 'executions_agent'::regclass`,
-		`DROP INDEX sandboxes_spec`,
+		`DROP INDEX sessions_agent`,
+		`DROP INDEX agent_execution_logs_newest`,
+		`UPDATE agent_execution_logs SET log_id = 0`,
 	} {
 		if _, err := conn.Exec(ctx, sql); err != nil {
 			t.Fatal(err)
@@ -79,7 +81,7 @@ func TestIndexesOfAFailedRunAreBuiltAgain(t *testing.T) {
 	}
 	var valid int
 	if err := conn.QueryRow(ctx, `SELECT count(*) FROM pg_index i JOIN pg_class c ON c.oid = i.indexrelid
-		WHERE c.relname IN ('sessions_active', 'executions_agent', 'sandboxes_spec') AND i.indisvalid`).Scan(&valid); err != nil || valid != 3 {
+		WHERE c.relname IN ('sessions_agent', 'executions_agent', 'messages_person', 'agent_execution_logs_newest') AND i.indisvalid`).Scan(&valid); err != nil || valid != 4 {
 		t.Errorf("%d indexes can be used, %v", valid, err)
 	}
 }

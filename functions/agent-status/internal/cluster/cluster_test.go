@@ -27,6 +27,8 @@ import (
 	"tuluat.ai/harness/shared/harness"
 	"tuluat.ai/harness/shared/postgres"
 	"tuluat.ai/harness/shared/postgres/postgrestest"
+	"tuluat.ai/harness/shared/resource"
+	"tuluat.ai/harness/shared/resource/resourcetest"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -35,7 +37,7 @@ func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 type rig struct {
 	*status.Reconciler
 	t      *testing.T
-	server *server
+	server *resourcetest.Server
 	store  *postgres.Store
 	images string
 	log    bytes.Buffer // of the first process
@@ -45,7 +47,7 @@ type rig struct {
 }
 
 func newRig(t *testing.T) *rig {
-	r := &rig{t: t, server: newServer(t), store: postgrestest.New(t), images: t.TempDir()}
+	r := &rig{t: t, server: resourcetest.New(t), store: postgrestest.New(t), images: t.TempDir()}
 	r.Reconciler = r.process(slog.New(slog.NewTextHandler(&r.log, nil)))
 	return r
 }
@@ -57,7 +59,7 @@ func (r *rig) another() *status.Reconciler {
 
 func (r *rig) process(log *slog.Logger) *status.Reconciler {
 	r.t.Helper()
-	c, err := cluster.New(&rest.Config{Host: r.server.URL}, cluster.Options{Namespace: "agents", Limits: v1alpha1.DefaultLimits(), ImagesDir: r.images})
+	c, err := cluster.New(&rest.Config{Host: r.server.URL}, resource.Options{Namespace: "agents", Limits: v1alpha1.DefaultLimits(), ImagesDir: r.images})
 	if err != nil {
 		r.t.Fatal(err)
 	}
@@ -79,11 +81,11 @@ func (r *rig) reconcile() []string {
 	if err := r.Reconcile(context.Background(), event.Event{ID: "1", Type: event.ResourceUpdate}); err != nil {
 		r.t.Fatal(err)
 	}
-	patched := r.server.patched()
+	patched := r.server.Patched()
 	if err := r.Reconcile(context.Background(), event.Event{ID: "2", Type: event.ResourceUpdate}); err != nil {
 		r.t.Fatal(err)
 	}
-	if echoes := r.server.patched(); len(echoes) > 0 {
+	if echoes := r.server.Patched(); len(echoes) > 0 {
 		r.t.Fatalf("the event of our own write caused %v", echoes)
 	}
 	return patched
@@ -94,7 +96,7 @@ func (r *rig) changed(agent harness.AgentName) []string {
 	if err := r.Changed(context.Background(), event.Event{ID: "1", Type: event.SessionChanged, Agent: agent}); err != nil {
 		r.t.Fatal(err)
 	}
-	return r.server.patched()
+	return r.server.Patched()
 }
 
 func (r *rig) sql(sql string) {
@@ -112,7 +114,7 @@ func (r *rig) timePasses() {
 func (r *rig) status(name string) v1alpha1.Status {
 	r.t.Helper()
 	var s v1alpha1.Status
-	r.server.status("aiagents", name, &s)
+	r.server.Object("aiagents", name, "status", &s)
 	return s
 }
 
@@ -137,11 +139,11 @@ const plain = `{"systemPrompt": "Say \"hi\" — Grüße, 🙂\u2028 and \u007f: 
 func TestPagesOfResourcesBecomeAgentsWithAStatus(t *testing.T) {
 	r := newRig(t)
 	for i := range 5 {
-		r.server.put("aiagents", fmt.Sprintf("a%d", i), plain)
+		r.server.Put("aiagents", fmt.Sprintf("a%d", i), plain)
 	}
-	r.server.put("aiworkflows", "flow", `{"nodes": [{"id": "end", "type": "END"}]}`)
-	r.server.put("aiworkflows", "torn", `{"nodes": []}`)
-	r.server.expired = true
+	r.server.Put("aiworkflows", "flow", `{"nodes": [{"id": "end", "type": "END"}]}`)
+	r.server.Put("aiworkflows", "torn", `{"nodes": []}`)
+	r.server.Expired = true
 	if got := r.reconcile(); len(got) != 7 {
 		t.Errorf("patches: %v", got)
 	}
@@ -156,15 +158,15 @@ func TestPagesOfResourcesBecomeAgentsWithAStatus(t *testing.T) {
 		t.Errorf("%+v", s)
 	}
 	var flow, torn v1alpha1.WorkflowStatus
-	r.server.status("aiworkflows", "flow", &flow)
-	r.server.status("aiworkflows", "torn", &torn)
+	r.server.Object("aiworkflows", "flow", "status", &flow)
+	r.server.Object("aiworkflows", "torn", "status", &torn)
 	if c := flow.Conditions; c[0].Reason != "NotInThisRelease" || c[0].Status != v1alpha1.ConditionFalse || c[1].Status != v1alpha1.ConditionTrue {
 		t.Errorf("a workflow: %+v", flow)
 	}
 	if c := torn.Conditions[1]; torn.Phase != harness.AgentInvalid || c.Status != v1alpha1.ConditionFalse || !strings.Contains(c.Message, "spec.nodes") {
 		t.Errorf("a wrong workflow: %+v", torn)
 	}
-	r.server.remove("aiagents", "a3")
+	r.server.Remove("aiagents", "a3")
 	r.reconcile()
 	if agents, err := r.store.Agents(context.Background()); err != nil || agents[3].Phase != harness.AgentDeleted {
 		t.Errorf("%+v, %v", agents, err)
@@ -175,16 +177,16 @@ func TestPagesOfResourcesBecomeAgentsWithAStatus(t *testing.T) {
 // agents: none is deleted.
 func TestAFailedListChangesNothing(t *testing.T) {
 	r := newRig(t)
-	r.server.put("aiagents", "a", plain)
+	r.server.Put("aiagents", "a", plain)
 	r.reconcile()
 	before := postgrestest.Dump(t, r.store, "agents", "agent_revisions", "channel_routes")
 	for _, code := range []int{http.StatusInternalServerError, http.StatusForbidden, http.StatusNotFound, http.StatusUnauthorized} {
-		r.server.refuse = code
+		r.server.Refuse = code
 		if err := r.Reconcile(context.Background(), event.Event{Type: event.Ping}); harness.KindOf(err) != harness.Unavailable && harness.KindOf(err) != harness.NotFound {
 			t.Errorf("%d: %v", code, err)
 		}
 	}
-	r.server.refuse = 0
+	r.server.Refuse = 0
 	r.server.Close()
 	if err := r.Reconcile(context.Background(), event.Event{Type: event.Ping}); harness.KindOf(err) != harness.Unavailable {
 		t.Errorf("closed: %v", err)
@@ -209,10 +211,10 @@ func TestBadInputEndsInAConditionThatSaysWhatToMend(t *testing.T) {
 		"field":     {`{"colour": "red"}`, "spec.harness.sandbox.colour"},
 	}
 	for name, b := range bad {
-		r.server.put("aiagents", name, `{"harness": {"type": "BOTH", "sandbox": `+b.sandbox+`, "channels": [{"type": "WEBHOOK", "name": "`+name+`",
+		r.server.Put("aiagents", name, `{"harness": {"type": "BOTH", "sandbox": `+b.sandbox+`, "channels": [{"type": "WEBHOOK", "name": "`+name+`",
 			"secretRef": {"name": "hook", "key": "secret"}, "senders": {"policy": "allowlist", "allow": ["u"]}}]}}`)
 	}
-	r.server.put("aiagents", "fine", `{"harness": {"type": "CODE", "sandbox": {"imageRef": "rust"}}}`)
+	r.server.Put("aiagents", "fine", `{"harness": {"type": "CODE", "sandbox": {"imageRef": "rust"}}}`)
 	r.reconcile()
 	if s := r.status("fine"); s.Phase != harness.AgentReady {
 		t.Errorf("an image the platform has: %+v", s)
@@ -239,25 +241,25 @@ func TestBadInputEndsInAConditionThatSaysWhatToMend(t *testing.T) {
 // list them, has agents all the same; workflows stay as they are.
 func TestAFailedListOfWorkflowsKeepsNoAgentBack(t *testing.T) {
 	r := newRig(t)
-	r.server.put("aiworkflows", "flow", `{"nodes": [{"id": "end", "type": "END"}]}`)
-	r.server.put("aiagents", "a", plain)
+	r.server.Put("aiworkflows", "flow", `{"nodes": [{"id": "end", "type": "END"}]}`)
+	r.server.Put("aiagents", "a", plain)
 	r.reconcile()
 	var before, after v1alpha1.WorkflowStatus
-	r.server.status("aiworkflows", "flow", &before)
+	r.server.Object("aiworkflows", "flow", "status", &before)
 	for i, code := range []int{http.StatusNotFound, http.StatusForbidden, http.StatusInternalServerError} {
-		r.server.refuseWorkflows = code
+		r.server.RefuseWorkflows = code
 		name := fmt.Sprint("new", i)
-		r.server.put("aiagents", name, plain)
+		r.server.Put("aiagents", name, plain)
 		if got := r.reconcile(); !slices.Equal(got, []string{"aiagents/" + name}) {
 			t.Errorf("%d: patches %v", code, got)
 		}
 	}
-	r.server.remove("aiagents", "new0")
+	r.server.Remove("aiagents", "new0")
 	r.reconcile()
 	if agents, err := r.store.Agents(context.Background()); err != nil || agents[1].Phase != harness.AgentDeleted {
 		t.Errorf("an agent that is gone: %+v, %v", agents, err)
 	}
-	r.server.status("aiworkflows", "flow", &after)
+	r.server.Object("aiworkflows", "flow", "status", &after)
 	if diff := cmp.Diff(before, after); diff != "" {
 		t.Error(diff)
 	}
@@ -270,12 +272,12 @@ func TestAFailedListOfWorkflowsKeepsNoAgentBack(t *testing.T) {
 // same text and shows nothing, and only the rows say that it was written.
 func TestAReplacedResourceGetsItsStatus(t *testing.T) {
 	r := newRig(t)
-	r.server.put("aiagents", "a", plain)
+	r.server.Put("aiagents", "a", plain)
 	r.reconcile()
 	want := r.status("a")
-	r.server.remove("aiagents", "a")
+	r.server.Remove("aiagents", "a")
 	r.reconcile()
-	r.server.put("aiagents", "a", plain)
+	r.server.Put("aiagents", "a", plain)
 	if got := r.reconcile(); len(got) > 0 {
 		t.Fatalf("within ten seconds: %v", got)
 	}
@@ -307,16 +309,16 @@ func TestAConflictIsNotAnsweredByAnOlderStanding(t *testing.T) {
 		"the claim was overtaken": {`UPDATE agent_statuses SET written_at = now()`, nil, 0},
 	} {
 		r := newRig(t)
-		r.server.put("aiagents", "a", plain)
+		r.server.Put("aiagents", "a", plain)
 		r.reconcile()
 		r.session("ses_1", "a", "RUNNING")
 		r.session("ses_2", "a", "RUNNING")
 		r.timePasses()
 		once := sync.OnceFunc(func() {
-			r.server.touch("aiagents", "a")
+			r.server.Touch("aiagents", "a")
 			r.sql(test.between)
 		})
-		r.server.before = func(request *http.Request) {
+		r.server.Before = func(request *http.Request) {
 			if request.Method == http.MethodPatch {
 				once()
 			}
@@ -337,7 +339,7 @@ func TestAConflictIsNotAnsweredByAnOlderStanding(t *testing.T) {
 // Counts follow, at most one write in ten seconds and none without a change.
 func TestAStatusFollowsTheRowsAndIsWrittenSeldom(t *testing.T) {
 	r := newRig(t)
-	r.server.put("aiagents", "a", plain)
+	r.server.Put("aiagents", "a", plain)
 	r.reconcile()
 	first := r.condition("a", v1alpha1.ConditionReady)
 	if got := r.changed("a"); len(got) > 0 {
@@ -380,7 +382,7 @@ func TestAStatusFollowsTheRowsAndIsWrittenSeldom(t *testing.T) {
 // A request that waits for the ten seconds to end serves all who come meanwhile.
 func TestAShortWaitServesAll(t *testing.T) {
 	r := newRig(t)
-	r.server.put("aiagents", "a", plain)
+	r.server.Put("aiagents", "a", plain)
 	r.reconcile()
 	r.session("ses_1", "a", "RUNNING")
 	r.sql(`UPDATE agent_statuses SET written_at = now() - interval '9 seconds'`)
@@ -394,7 +396,7 @@ func TestAShortWaitServesAll(t *testing.T) {
 		})
 	}
 	requests.Wait()
-	if got := r.server.patched(); len(got) != 1 || r.status("a").ActiveSessions != 1 || time.Since(began) > 4*time.Second {
+	if got := r.server.Patched(); len(got) != 1 || r.status("a").ActiveSessions != 1 || time.Since(began) > 4*time.Second {
 		t.Errorf("%v after %s", got, time.Since(began))
 	}
 }
@@ -402,7 +404,7 @@ func TestAShortWaitServesAll(t *testing.T) {
 // Several processes at once: the row decides who writes.
 func TestTwoProcessesWriteOnce(t *testing.T) {
 	r := newRig(t)
-	r.server.put("aiagents", "a", plain)
+	r.server.Put("aiagents", "a", plain)
 	r.reconcile()
 	r.session("ses_1", "a", "RUNNING")
 	r.timePasses()
@@ -416,7 +418,7 @@ func TestTwoProcessesWriteOnce(t *testing.T) {
 		})
 	}
 	running.Wait()
-	if got := r.server.patched(); len(got) != 1 {
+	if got := r.server.Patched(); len(got) != 1 {
 		t.Errorf("patches: %v", got)
 	}
 }
@@ -424,22 +426,22 @@ func TestTwoProcessesWriteOnce(t *testing.T) {
 // Between our read and our write somebody changes the resource, or removes it.
 func TestAConflictIsReadAgainAndOneThatIsGoneIsLeft(t *testing.T) {
 	r := newRig(t)
-	r.server.put("aiagents", "a", plain)
+	r.server.Put("aiagents", "a", plain)
 	r.reconcile()
 	for _, test := range []struct {
 		what    string
 		between func()
 		want    []string
 	}{
-		{"changed", func() { r.server.touch("aiagents", "a") }, []string{"aiagents/a"}},
-		{"removed", func() { r.server.remove("aiagents", "a") }, nil},
+		{"changed", func() { r.server.Touch("aiagents", "a") }, []string{"aiagents/a"}},
+		{"removed", func() { r.server.Remove("aiagents", "a") }, nil},
 	} {
 		r.sql(`UPDATE sessions SET state = 'COMPLETED'`)
 		r.session("ses_"+test.what, "a", "RUNNING")
 		r.sql(`UPDATE agents SET reason = '` + test.what + `'`)
 		r.timePasses()
 		once := sync.OnceFunc(test.between)
-		r.server.before = func(request *http.Request) {
+		r.server.Before = func(request *http.Request) {
 			if request.Method == http.MethodPatch {
 				once()
 			}
@@ -453,12 +455,10 @@ func TestAConflictIsReadAgainAndOneThatIsGoneIsLeft(t *testing.T) {
 // A status that somebody else has spoilt is mended by the next full look.
 func TestAForeignStatusIsMended(t *testing.T) {
 	r := newRig(t)
-	r.server.put("aiagents", "a", plain)
+	r.server.Put("aiagents", "a", plain)
 	r.reconcile()
 	want := r.status("a")
-	r.server.mu.Lock()
-	r.server.objects["aiagents/a"]["status"] = map[string]any{"phase": "NONSENSE", "colour": "red", "conditions": want.Conditions}
-	r.server.mu.Unlock()
+	r.server.SetField("aiagents", "a", "status", map[string]any{"phase": "NONSENSE", "colour": "red", "conditions": want.Conditions})
 	r.timePasses()
 	r.reconcile()
 	if diff := cmp.Diff(want, r.status("a")); diff != "" {
@@ -471,8 +471,8 @@ func TestAForeignStatusIsMended(t *testing.T) {
 func TestSecretsAreLookedAtAgain(t *testing.T) {
 	r := newRig(t)
 	hook := `{"harness": {"type": "CHANNEL", "channels": [{"type": "WEBHOOK", "name": "%s", "secretRef": {"name": "hook", "key": "secret"}, "senders": {"policy": "open"}}]}}`
-	r.server.put("aiagents", "a", fmt.Sprintf(hook, "a"))
-	r.server.put("aiagents", "b", fmt.Sprintf(hook, "b"))
+	r.server.Put("aiagents", "a", fmt.Sprintf(hook, "a"))
+	r.server.Put("aiagents", "b", fmt.Sprintf(hook, "b"))
 	r.reconcile()
 	if c := r.condition("a", v1alpha1.ConditionSecrets); c.Status != v1alpha1.ConditionUnknown {
 		t.Errorf("%+v", c)
@@ -522,13 +522,13 @@ func TestSecretsAreLookedAtAgain(t *testing.T) {
 // Many events at once cost two looks, not many.
 func TestEventsShareALook(t *testing.T) {
 	r := newRig(t)
-	r.server.put("aiagents", "a", plain)
+	r.server.Put("aiagents", "a", plain)
 	r.reconcile()
-	r.server.lists = 0
+	r.server.Lists = 0
 	var requests sync.WaitGroup
 	entered := make(chan struct{})
 	once := sync.OnceFunc(func() { <-entered })
-	r.server.before = func(*http.Request) { once() }
+	r.server.Before = func(*http.Request) { once() }
 	var here atomic.Int64
 	for range 50 {
 		requests.Go(func() {
@@ -544,7 +544,7 @@ func TestEventsShareALook(t *testing.T) {
 	time.Sleep(200 * time.Millisecond) // from the count to the line they stand in
 	close(entered)
 	requests.Wait()
-	if r.server.lists > 4 { // two kinds each
-		t.Errorf("%d lists for 50 events", r.server.lists)
+	if r.server.Lists > 4 { // two kinds each
+		t.Errorf("%d lists for 50 events", r.server.Lists)
 	}
 }

@@ -136,7 +136,7 @@ func (w *world) sandbox(name, columns string, exists bool) {
 func (w *world) execution(id, session, columns string) {
 	w.t.Helper()
 	w.sql(fmt.Sprintf(`INSERT INTO executions (execution_id, session_id, agent_name, cause, cause_id, command, spec, spec_digest, max_sandboxes, state, nonce)
-			VALUES ('%[1]s', '%[2]s', 'coder', 'API', '%[1]s', 'true', '{"idleSeconds": 300}', 'd', 3, 'PENDING', 'n')`, id, session),
+			VALUES ('%[1]s', '%[2]s', 'coder', 'TOOL_CALL', '%[1]s', 'true', '{"idleSeconds": 300}', 'd', 3, 'PENDING', 'n')`, id, session),
 		fmt.Sprintf(`UPDATE executions SET %s WHERE execution_id = '%s'`, columns, id))
 }
 

@@ -11,6 +11,10 @@
 //
 // In no case is a command started a second time, or in another sandbox.
 //
+// A command that is to be cancelled is announced again. Whoever hears that tells
+// the runner, also while another request waits for the command: the runner's word
+// on its end is proof for both.
+//
 // Files of the conversation are brought in before the command is committed, and
 // what it left in the folder out is kept before its end is: both are repeated
 // after a crash, to the same effect.
@@ -34,6 +38,7 @@ import (
 // Store is what an Executor needs of *postgres.Store.
 type Store interface {
 	ClaimExecution(ctx context.Context, id harness.ExecutionID, lease postgres.Lease) (*postgres.ExecutionClaim, error)
+	Cancelled(ctx context.Context, id harness.ExecutionID) (*postgres.ExecutionClaim, error)
 	ExtendExecution(ctx context.Context, c *postgres.ExecutionClaim, lease postgres.Lease) error
 	AcquireSandbox(ctx context.Context, c *postgres.ExecutionClaim) (postgres.Placement, error)
 	BeginExecution(ctx context.Context, c *postgres.ExecutionClaim, id harness.SandboxID, uid string) (bool, error)
@@ -95,7 +100,7 @@ func (x *Executor) ExecutionRequested(ctx context.Context, e event.Event) error 
 	defer cancel()
 	claim, err := x.Store.ClaimExecution(ctx, id, x.Lease)
 	if errors.Is(err, postgres.ErrNothingDue) {
-		return nil
+		return x.cancelOther(ctx, id)
 	}
 	if err != nil {
 		return err
@@ -115,6 +120,11 @@ func (x *Executor) work(ctx context.Context, claim *postgres.ExecutionClaim) err
 		if claim.Sandbox.State == harness.SandboxGone {
 			return x.finish(ctx, claim, claim.SandboxGone())
 		}
+		if claim.Cancelled {
+			if err := x.cancel(ctx, claim); err != nil {
+				return err
+			}
+		}
 		return x.run(ctx, claim, placed(*claim.Sandbox, claim.UID), nil)
 	}
 	if waits, err := x.await(ctx, claim); err != nil || waits {
@@ -132,6 +142,32 @@ func (x *Executor) work(ctx context.Context, claim *postgres.ExecutionClaim) err
 	}
 	defer telling.Wait()
 	return x.run(ctx, claim, *sb, in)
+}
+
+// cancelOther ends a command that another request waits for: that one gets the
+// outcome and stores it.
+func (x *Executor) cancelOther(ctx context.Context, id harness.ExecutionID) error {
+	claim, err := x.Store.Cancelled(ctx, id)
+	if harness.KindOf(err) == harness.NotFound {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	return x.cancel(ctx, claim)
+}
+
+// cancel ends a command in its sandbox. If that is gone, whoever waits for the
+// command finds it so.
+func (x *Executor) cancel(ctx context.Context, claim *postgres.ExecutionClaim) error {
+	err := sandbox.Cancel(ctx, x.Driver, placed(*claim.Sandbox, claim.UID), claim.ID, claim.Nonce)
+	if errors.Is(err, sandbox.ErrGone) {
+		return nil
+	}
+	if err == nil {
+		x.Log.Info("command cancelled", "execution", string(claim.ID), "session", string(claim.Session), "agent", string(claim.Agent))
+	}
+	return err
 }
 
 // settle gives the claim back when its work failed, so that a repeat of the

@@ -161,7 +161,7 @@ func (w *world) ask(session, command string, change ...func(*harness.SandboxSpec
 	w.sql(`INSERT INTO sessions (session_id, agent_name, channel, account, chat, state) VALUES ($1, 'coder', 'WEBHOOK', 'hook', $1, 'AWAITING_EXECUTION') ON CONFLICT DO NOTHING`, session)
 	id := harness.NewExecutionID(time.Now())
 	w.sql(`INSERT INTO executions (execution_id, session_id, agent_name, cause, cause_id, command, spec, spec_digest, max_sandboxes, state, nonce, due_at)
-		VALUES ($1, $2, 'coder', 'API', $1, $3, $4, $5, 1, 'PENDING', 'nonce' || $1, now())`, id, session, command, spec, spec.Digest())
+		VALUES ($1, $2, 'coder', 'TOOL_CALL', $1, $3, $4, $5, 1, 'PENDING', 'nonce' || $1, now())`, id, session, command, spec, spec.Digest())
 	e := event.Event{
 		ID: "execution.requested:" + string(id), Type: event.ExecutionRequested, Session: harness.SessionID(session), Agent: "coder",
 		Payload: event.Payload{Session: harness.SessionID(session), Execution: id},

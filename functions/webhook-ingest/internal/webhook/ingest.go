@@ -89,7 +89,7 @@ func (i *ingest) take(w http.ResponseWriter, r *http.Request) (postgres.Accepted
 	if err != nil {
 		return postgres.Accepted{}, err
 	}
-	return i.keep(r.Context(), arrival, traceParent(r.Header))
+	return i.keep(r.Context(), arrival, event.TraceParent(r.Header.Get("Traceparent")))
 }
 
 // keep commits the arrival, then announces it.
@@ -141,33 +141,4 @@ func readBody(w http.ResponseWriter, r *http.Request) ([]byte, error) {
 		return nil, refuse(http.StatusBadRequest, "the body broke off")
 	}
 	return body.Bytes(), nil
-}
-
-// traceParent returns the caller's W3C trace context, version 00, or nothing:
-// it travels in events and rows, so that only the exact form passes.
-func traceParent(h http.Header) string {
-	const form = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
-	v := h.Get("Traceparent")
-	if len(v) != len(form) || v[:3] != form[:3] {
-		return ""
-	}
-	trace, parent := false, false // any digit but 0
-	for at := 3; at < len(form); at++ {
-		c := v[at]
-		switch {
-		case at == 35 || at == 52:
-			if c != '-' {
-				return ""
-			}
-		case c >= '0' && c <= '9' || c >= 'a' && c <= 'f':
-			trace = trace || at < 35 && c != '0'
-			parent = parent || at > 35 && at < 52 && c != '0'
-		default:
-			return ""
-		}
-	}
-	if !trace || !parent {
-		return ""
-	}
-	return v
 }

@@ -2,8 +2,6 @@ package webhook
 
 import (
 	"context"
-	"errors"
-	"io"
 	"log/slog"
 	"maps"
 	"net/http"
@@ -11,13 +9,14 @@ import (
 	"time"
 
 	"tuluat.ai/harness/shared/harness"
+	"tuluat.ai/harness/shared/harness/view"
 	"tuluat.ai/harness/shared/postgres"
+	"tuluat.ai/harness/shared/stream"
 )
 
-// stream sends what happens in a chat's conversations as server-sent events:
-// GET Path{name}/stream. It polls inside the request: a process that is scaled
-// to zero between requests has nothing to listen with.
-type stream struct {
+// streams sends what happens in a chat's conversations as server-sent events:
+// GET Path{name}/stream.
+type streams struct {
 	store streamStore
 	hooks *hooks
 	log   *slog.Logger
@@ -33,242 +32,103 @@ type streamStore interface {
 	MarkFetched(ctx context.Context, session harness.SessionID, messages []harness.MessageID) error
 }
 
-const (
-	pollTime      = 200 * time.Millisecond
-	heartbeatTime = 15 * time.Second
-	writeTime     = 15 * time.Second // a reader that takes nothing for so long is gone
-	pageSize      = 100              // events of one poll
-	outputRows    = 32               // of one poll
-)
-
-func newStream(o Options, found *hooks) *stream {
-	return &stream{store: o.Store, hooks: found, log: o.Log, now: o.Now, drain: o.Drain, life: o.StreamTime}
+func newStreams(o Options, found *hooks) *streams {
+	return &streams{store: o.Store, hooks: found, log: o.Log, now: o.Now, drain: o.Drain, life: o.StreamTime}
 }
 
-func (s *stream) ServeHTTP(w http.ResponseWriter, r *http.Request) {
-	reader, err := s.open(w, r)
+func (s *streams) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	source, options, err := s.open(w, r)
+	var opened *stream.Stream
 	if err == nil {
-		err = reader.begin(r.Context())
+		opened, err = stream.Open(r.Context(), w, source, options)
 	}
 	if err != nil {
 		writeError(w, s.log, r.PathValue("name"), err)
 		return
 	}
-	ctx, cancel := context.WithTimeout(r.Context(), s.life)
-	defer cancel()
-	if err := reader.run(ctx); err != nil && ctx.Err() == nil {
+	if err := opened.Run(r.Context()); err != nil && r.Context().Err() == nil {
 		// The reader comes back with the id of the last event it has.
-		s.log.Warn("stream ended early", "hook", reader.account, "kind", string(harness.KindOf(err)), "err", err)
+		s.log.Warn("stream ended early", "hook", source.account, "kind", string(harness.KindOf(err)), "err", err)
 	}
 }
 
-func (s *stream) open(w http.ResponseWriter, r *http.Request) (*reader, error) {
+func (s *streams) open(w http.ResponseWriter, r *http.Request) (*chat, stream.Options, error) {
+	options := stream.Options{Drain: s.drain, Life: s.life, Now: s.now}
 	if r.Method != http.MethodGet {
 		w.Header().Set("Allow", http.MethodGet)
-		return nil, refuse(http.StatusMethodNotAllowed, "GET a stream here")
+		return nil, options, refuse(http.StatusMethodNotAllowed, "GET a stream here")
 	}
 	name := r.PathValue("name")
 	hook, err := s.hooks.find(r.Context(), name)
 	if err != nil {
-		return nil, err
+		return nil, options, err
 	}
 	stamp, err := readStamp(r.Header, s.now())
 	if err != nil {
-		return nil, err
+		return nil, options, err
 	}
 	if !stamp.fits(hook.keys, []byte(r.RequestURI)) {
-		return nil, errSignature
+		return nil, options, errSignature
 	}
 	query := r.URL.Query()
-	chat, err := checkIdentifier("chat", query.Get("chat"))
+	id, err := checkIdentifier("chat", query.Get("chat"))
 	if err != nil {
-		return nil, err
+		return nil, options, err
 	}
-	c := &reader{stream: s, w: w, account: name, chat: chat, mailbox: hook.spec.CallbackURL == "", follow: query.Get("follow") != "false", live: live{}}
+	options.Follow = query.Get("follow") != "false"
 	after := query.Get("after")
 	if last := r.Header.Get("Last-Event-ID"); last != "" {
 		after = last // newer than the address the client began with
 	}
 	if after != "" {
 		var ok bool
-		if c.after, ok = parseCursor(after); !ok {
-			return nil, refuse(http.StatusBadRequest, "after must be the id of an event of this stream")
+		if options.After, ok = stream.ParseCursor(after); !ok {
+			return nil, options, refuse(http.StatusBadRequest, "after must be the id of an event of this stream")
 		}
 	}
-	return c, nil
+	return &chat{streamStore: s.store, account: name, chat: id, mailbox: hook.spec.CallbackURL == ""}, options, nil
 }
 
-// reader is one connection.
-type reader struct {
-	*stream
-	w       http.ResponseWriter
+// chat is the conversations of one chat, one after the other.
+type chat struct {
+	streamStore
 	account string
 	chat    string
 	mailbox bool // the stream is where replies are delivered
-	follow  bool
-
-	after  postgres.StreamCursor
-	past   bool // what is sent had happened before the reader came: old output is not repeated
-	live   live // the calls that run
-	buffer sse
-	wrote  time.Time
 }
 
-// begin finds the place and sends the head of the answer.
-func (c *reader) begin(ctx context.Context) error {
-	conversation, err := c.store.Conversation(ctx, harness.ChannelWebhook, c.account, c.chat, c.after.Session)
-	if err != nil && harness.KindOf(err) != harness.NotFound {
-		return err
-	}
-	h := c.w.Header()
-	h.Set("Content-Type", "text/event-stream")
-	h.Set("Cache-Control", "no-store")
-	h.Set("X-Accel-Buffering", "no")
-	h.Set("X-Content-Type-Options", "nosniff")
-	c.w.WriteHeader(http.StatusOK)
+// Open implements stream.Source.
+func (c *chat) Open(ctx context.Context, after postgres.StreamCursor) (stream.Opening, error) {
+	found, err := c.Conversation(ctx, harness.ChannelWebhook, c.account, c.chat, after.Session)
 	if err != nil {
-		c.after = postgres.StreamCursor{}
-		c.buffer.comment("nothing yet")
-		return nil
+		return stream.Opening{}, err
 	}
-	for _, call := range conversation.Open {
-		c.live[call] = &[2]int64{}
+	opening := stream.Opening{
+		Session: view.StreamSession{Session: found.Session, State: found.State, Turns: found.Turns}, After: after, Running: found.Open,
 	}
-	if !conversation.Holds {
-		c.after, c.past = postgres.StreamCursor{Session: conversation.Session}, true
+	if !found.Holds {
+		opening.After, opening.Past = postgres.StreamCursor{Session: found.Session}, true
 	}
-	return c.buffer.event("", "session", sessionJSON{Session: conversation.Session, State: conversation.State, Turns: conversation.Turns})
+	return opening, nil
 }
 
-// run sends what there is and, unless the reader only wants that, what comes,
-// until ctx ends or the process drains.
-func (c *reader) run(ctx context.Context) error {
-	ticker := time.NewTicker(pollTime)
-	defer ticker.Stop()
-	for {
-		full, err := c.poll(ctx)
+// Events implements stream.Source.
+func (c *chat) Events(ctx context.Context, after postgres.StreamCursor, limit int) ([]postgres.StreamEvent, error) {
+	if after.Session == "" { // nobody had spoken
+		found, err := c.Conversation(ctx, harness.ChannelWebhook, c.account, c.chat, "")
+		if harness.KindOf(err) == harness.NotFound {
+			return nil, nil
+		}
 		if err != nil {
-			return err
+			return nil, err
 		}
-		if full {
-			continue
-		}
-		if !c.follow {
-			return nil
-		}
-		select {
-		case <-ctx.Done():
-			return nil
-		case <-c.drain:
-			return nil
-		case <-ticker.C:
-		}
+		after.Session = found.Session
 	}
+	return c.Stream(ctx, harness.ChannelWebhook, c.account, c.chat, after, limit)
 }
 
-// poll sends one page and reports whether it was full.
-func (c *reader) poll(ctx context.Context) (bool, error) {
-	if c.after.Session == "" {
-		conversation, err := c.store.Conversation(ctx, harness.ChannelWebhook, c.account, c.chat, "")
-		if err != nil && harness.KindOf(err) != harness.NotFound {
-			return false, err
-		}
-		c.after.Session = conversation.Session
-	}
-	var page []postgres.StreamEvent
-	if c.after.Session != "" {
-		var err error
-		if page, err = c.store.Stream(ctx, harness.ChannelWebhook, c.account, c.chat, c.after, pageSize); err != nil {
-			return false, err
-		}
-	}
-	for _, e := range page {
-		if err := c.tell(ctx, e); err != nil {
-			return false, err
-		}
-	}
-	full := len(page) == pageSize
-	if !full {
-		c.past = false
-		if err := c.running(ctx); err != nil {
-			return false, err
-		}
-	}
-	if err := c.flush(); err != nil {
-		return false, err
-	}
-	return full, c.fetched(ctx, page)
-}
-
-// tell sends one event, and before a call's result the rest of its output.
-func (c *reader) tell(ctx context.Context, e postgres.StreamEvent) error {
-	switch e.Kind {
-	case postgres.StreamToolCall:
-		c.live[e.Call] = &[2]int64{}
-	case postgres.StreamToolResult:
-		if err := c.rest(ctx, e); err != nil {
-			return err
-		}
-		delete(c.live, e.Call)
-	case postgres.StreamReply: // the turn's end is the end of its calls
-		clear(c.live)
-	}
-	c.after = e.StreamCursor
-	return c.buffer.tell(e)
-}
-
-func (c *reader) rest(ctx context.Context, e postgres.StreamEvent) error {
-	for !c.past && e.Execution != "" {
-		chunks, err := c.store.Output(ctx, c.live.places(e.Call), outputRows)
-		if err != nil {
-			return err
-		}
-		if err := c.buffer.output(c.live, chunks, len(chunks) < outputRows); err != nil {
-			return err
-		}
-		if len(chunks) < outputRows {
-			return nil
-		}
-		if err := c.flush(); err != nil {
-			return err
-		}
-	}
-	return nil
-}
-
-// running sends what the calls that run have printed.
-func (c *reader) running(ctx context.Context) error {
-	if len(c.live) == 0 || !c.follow {
-		return nil
-	}
-	chunks, err := c.store.Output(ctx, c.live.places(slices.Sorted(maps.Keys(c.live))...), outputRows)
-	if err != nil {
-		return err
-	}
-	return c.buffer.output(c.live, chunks, false)
-}
-
-// flush writes what has gathered, or a heartbeat when it is time for one.
-func (c *reader) flush() error {
-	if c.buffer.Len() == 0 && c.now().Sub(c.wrote) >= heartbeatTime {
-		c.buffer.comment("heartbeat")
-	}
-	if c.buffer.Len() == 0 {
-		return nil
-	}
-	control := http.NewResponseController(c.w)
-	if err := control.SetWriteDeadline(time.Now().Add(writeTime)); err != nil && !errors.Is(err, http.ErrNotSupported) {
-		return err
-	}
-	if _, err := io.Copy(c.w, &c.buffer); err != nil {
-		return err
-	}
-	c.wrote = c.now()
-	return control.Flush()
-}
-
-// fetched records that a mailbox's replies have been handed over.
-func (c *reader) fetched(ctx context.Context, page []postgres.StreamEvent) error {
+// Sent records that a mailbox's replies have been handed over.
+func (c *chat) Sent(ctx context.Context, page []postgres.StreamEvent) error {
 	if !c.mailbox {
 		return nil
 	}
@@ -279,7 +139,7 @@ func (c *reader) fetched(ctx context.Context, page []postgres.StreamEvent) error
 		}
 	}
 	for _, session := range slices.Sorted(maps.Keys(replies)) {
-		if err := c.store.MarkFetched(ctx, session, replies[session]); err != nil {
+		if err := c.MarkFetched(ctx, session, replies[session]); err != nil {
 			return err
 		}
 	}

@@ -37,6 +37,6 @@ func Routes(o Options, events *function.Publisher) map[string]http.Handler {
 	found := newHooks(o)
 	return map[string]http.Handler{
 		Path + "{name}":        newIngest(o, found, events),
-		Path + "{name}/stream": newStream(o, found),
+		Path + "{name}/stream": newStreams(o, found),
 	}
 }

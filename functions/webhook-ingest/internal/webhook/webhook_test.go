@@ -26,19 +26,6 @@ func TestPublicAddresses(t *testing.T) {
 	}
 }
 
-func TestTraceParent(t *testing.T) {
-	const good = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
-	for value, want := range map[string]string{
-		good: good, "": "", good + "-x": "", strings.ToUpper(good): "", "01" + good[2:]: "", good[:35] + "_" + good[36:]: "",
-		"00-00000000000000000000000000000000-b7ad6b7169203331-01": "", "00-0af7651916cd43dd8448eb211c80319c-0000000000000000-01": "",
-		"00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-0\n": "",
-	} {
-		if got := traceParent(http.Header{"Traceparent": {value}}); got != want {
-			t.Errorf("traceParent(%q) = %q", value, got)
-		}
-	}
-}
-
 func TestRetryAfter(t *testing.T) {
 	now := time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
 	for value, want := range map[string]time.Duration{
@@ -47,14 +34,6 @@ func TestRetryAfter(t *testing.T) {
 	} {
 		if got := retryAfter(http.Header{"Retry-After": {value}}, now); got != want {
 			t.Errorf("retryAfter(%q) = %s, want %s", value, got, want)
-		}
-	}
-}
-
-func TestWholeRunes(t *testing.T) {
-	for text, want := range map[string]int{"": 0, "abc": 3, "é": 2, "a\xc3": 1, "\xe2\x82": 0, "\xf0\x9f\x98": 0, "\xf0\x9f\x98\x80": 4, "\x80\x80\x80\x80": 4, "a\xff": 2, "\xe2\x82\xac\xe2": 3} {
-		if got := wholeRunes([]byte(text)); got != want {
-			t.Errorf("wholeRunes(%q) = %d, want %d", text, got, want)
 		}
 	}
 }

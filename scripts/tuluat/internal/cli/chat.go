@@ -10,7 +10,7 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"tuluat.ai/harness/scripts/tuluat/internal/hook"
+	"tuluat.ai/harness/scripts/tuluat/internal/sse"
 	"tuluat.ai/harness/shared/harness"
 )
 
@@ -202,18 +202,18 @@ func (c *chat) ask(ctx context.Context, line string) error {
 }
 
 // reply shows an answer. What it offers can be pressed until the next one.
-func (c *chat) reply(e hook.Event) {
+func (c *chat) reply(e sse.Event) {
 	c.screen.answer(e.Text)
 	c.offer(e)
 }
 
-func (c *chat) offer(e hook.Event) {
+func (c *chat) offer(e sse.Event) {
 	c.choices = e.Choices
 	c.screen.offer(e.Choices)
 }
 
 // others shows what is not the awaited answer.
-func (c *chat) others(e hook.Event) {
+func (c *chat) others(e sse.Event) {
 	switch {
 	case e.Name == "turn" && !c.mine[e.Message] && c.interactive:
 		c.screen.aside("", e.ChannelUserID+": "+e.Text)

@@ -7,8 +7,7 @@ import (
 	"fmt"
 	"io"
 	"os"
-	"runtime"
-	"runtime/debug"
+	"path/filepath"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -22,10 +21,12 @@ type System struct {
 	Stdin          io.Reader
 	Stdout, Stderr io.Writer
 	Getenv         func(string) string
+	Name           string // what the program was called; kubectl-tuluat: kubectl runs it
 }
 
 // Main runs one command and returns its exit code: 0 done, 1 error, 2 usage,
-// 3 not found, 4 no answer in time, 130 interrupted.
+// 3 not found, 4 not in time, 5 not allowed, 6 somebody else was first,
+// 130 interrupted.
 func Main(ctx context.Context, args []string, sys System) int {
 	root := newRoot(sys)
 	root.SetArgs(args)
@@ -70,14 +71,26 @@ func running(run func(cmd *cobra.Command, args []string) error) func(*cobra.Comm
 func newRoot(sys System) *cobra.Command {
 	root := &cobra.Command{
 		Use:   "tuluat",
-		Short: "Talk to agents that act",
-		Long: `Talk to agents that act.
+		Short: "Talk to agents that act, and manage them",
+		Long: `Talk to agents that act, and manage them.
+
+Talking goes over an agent's channels, managing over the management API: of the
+system that runs here, or of the one that ` + "`tuluat login`" + ` was told.
+
+Exit codes: 0 done, 1 error, 2 usage, 3 not found, 4 not in time, 5 not allowed,
+6 somebody else was first (a conflict, or a stale version), 130 interrupted.
 
 Environment:
   TULUAT_HOME              state folder of the running system (default: the nearest
                            .tuluat in this folder or above it)
   TULUAT_URL               where a system listens that does not run here
-  TULUAT_WEBHOOK_SECRET    the secret of its hook
+  TULUAT_TOKEN             to manage it: a token, or
+  TULUAT_TOKEN_FILE        a file with one, read for every request
+  TULUAT_CA_FILE           certificates to trust there beside the system's
+  TULUAT_CONFIG            where a login is kept (default: tuluat/config.json in the
+                           user's configuration folder)
+  KUBECONFIG               with TULUAT_URL and no token: whose user's token is taken
+  TULUAT_WEBHOOK_SECRET    to talk: the secret of a hook of TULUAT_URL
   TELEGRAM_BOT_TOKEN       for telegram and doctor, where no state names a file; so are
   TELEGRAM_WEBHOOK_SECRET  these
   WHATSAPP_APP_SECRET
@@ -90,7 +103,27 @@ Environment:
 		SilenceUsage:  true,
 		SilenceErrors: true,
 	}
-	root.AddCommand(newChat(sys), newSend(sys), newDoctor(sys), newTelegram(sys), newFake(sys), newConformance(sys), newVersion(sys))
+	if filepath.Base(sys.Name) == "kubectl-tuluat" { // as kubectl calls its plugins
+		root.Annotations = map[string]string{cobra.CommandDisplayNameAnnotation: "kubectl tuluat"}
+	}
+	for _, g := range []struct {
+		id, title string
+		commands  []*cobra.Command
+	}{
+		{"talk", "Talk to agents:", []*cobra.Command{newChat(sys), newSend(sys)}},
+		{"manage", "Manage agents and workflows:", []*cobra.Command{newGet(sys), newDescribe(sys), newApply(sys), newDelete(sys), newAgent(sys)}},
+		{"operate", "See and decide what happens:", []*cobra.Command{
+			newSession(sys), newApproval(sys), newLogs(sys), newSandbox(sys), newExecution(sys), newDeadLetter(sys), newChannel(sys), newAudit(sys),
+		}},
+		{"connect", "Connect:", []*cobra.Command{newLogin(sys), newLogout(sys), newWhoAmI(sys), newVersion(sys)}},
+		{"check", "Check channels:", []*cobra.Command{newDoctor(sys), newTelegram(sys), newFake(sys), newConformance(sys)}},
+	} {
+		root.AddGroup(&cobra.Group{ID: g.id, Title: g.title})
+		for _, cmd := range g.commands {
+			cmd.GroupID = g.id
+			root.AddCommand(cmd)
+		}
+	}
 	return root
 }
 
@@ -101,22 +134,6 @@ func group(cmd *cobra.Command, subcommands ...*cobra.Command) *cobra.Command {
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error { return cmd.Help() }
 	cmd.AddCommand(subcommands...)
 	return cmd
-}
-
-func newVersion(sys System) *cobra.Command {
-	return &cobra.Command{
-		Use:   "version",
-		Short: "Print the version",
-		Args:  cobra.NoArgs,
-		RunE: running(func(*cobra.Command, []string) error {
-			version := "devel"
-			if info, ok := debug.ReadBuildInfo(); ok && info.Main.Version != "" && info.Main.Version != "(devel)" {
-				version = info.Main.Version
-			}
-			_, err := fmt.Fprintf(sys.Stdout, "tuluat %s %s %s/%s\n", version, runtime.Version(), runtime.GOOS, runtime.GOARCH)
-			return err
-		}),
-	}
 }
 
 // target is what the commands that talk have in common.

@@ -8,17 +8,18 @@ import (
 	"time"
 
 	"tuluat.ai/harness/scripts/tuluat/internal/hook"
+	"tuluat.ai/harness/scripts/tuluat/internal/sse"
 	"tuluat.ai/harness/shared/harness"
 )
 
 // conversation is one chat with an agent: what is said and what is heard.
 type conversation struct {
 	target  *target
-	history hook.Event      // the newest conversation when we came; no Session: there was none
-	events  chan hook.Event // what happens, in order
-	broken  chan error      // the stream is refused: it does not come back
-	last    hook.Event      // the newest answer before this chat joined; no Message: there is none
-	lost    func(error)     // told when the connection is lost and tried again
+	history sse.Event      // the newest conversation when we came; no Session: there was none
+	events  chan sse.Event // what happens, in order
+	broken  chan error     // the stream is refused: it does not come back
+	last    sse.Event      // the newest answer before this chat joined; no Message: there is none
+	lost    func(error)    // told when the connection is lost and tried again
 	ended   chan struct{}
 }
 
@@ -31,11 +32,11 @@ const (
 // join reads where the chat stands and then follows it. It
 // returns when the stream is open: nothing that is said from now on is missed.
 func join(ctx context.Context, t *target, lost func(error)) (*conversation, error) {
-	c := &conversation{target: t, events: make(chan hook.Event, 64), broken: make(chan error, 1), lost: lost, ended: make(chan struct{})}
+	c := &conversation{target: t, events: make(chan sse.Event, 64), broken: make(chan error, 1), lost: lost, ended: make(chan struct{})}
 	place := ""
 	reading, cancel := context.WithTimeout(ctx, t.timeout)
 	defer cancel()
-	err := t.client.Stream(reading, t.chat, "", false, nil, func(e hook.Event) error {
+	err := t.client.Stream(reading, t.chat, "", false, nil, func(e sse.Event) error {
 		switch e.Name {
 		case "session":
 			c.history = e
@@ -82,7 +83,7 @@ func (c *conversation) follow(ctx context.Context, place string, opened chan str
 				first = false
 			}
 			pause = firstPause
-		}, func(e hook.Event) error {
+		}, func(e sse.Event) error {
 			if e.ID != "" {
 				place = e.ID
 			}
@@ -129,7 +130,7 @@ func (c *conversation) say(ctx context.Context, text string) (hook.Receipt, erro
 }
 
 // await hands every event to each until the answer to message comes.
-func (c *conversation) await(ctx context.Context, message harness.MessageID, each func(hook.Event)) (hook.Event, error) {
+func (c *conversation) await(ctx context.Context, message harness.MessageID, each func(sse.Event)) (sse.Event, error) {
 	timeout := time.NewTimer(c.target.timeout)
 	defer timeout.Stop()
 	for {
@@ -140,11 +141,11 @@ func (c *conversation) await(ctx context.Context, message harness.MessageID, eac
 			}
 			each(e)
 		case err := <-c.broken:
-			return hook.Event{}, c.target.located(err)
+			return sse.Event{}, c.target.located(err)
 		case <-timeout.C:
-			return hook.Event{}, &timeoutError{after: c.target.timeout}
+			return sse.Event{}, &timeoutError{after: c.target.timeout}
 		case <-ctx.Done():
-			return hook.Event{}, ctx.Err()
+			return sse.Event{}, ctx.Err()
 		}
 	}
 }

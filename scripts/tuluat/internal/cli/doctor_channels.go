@@ -13,6 +13,7 @@ import (
 	"tuluat.ai/harness/scripts/tuluat/internal/hook"
 	"tuluat.ai/harness/scripts/tuluat/internal/phone"
 	"tuluat.ai/harness/scripts/tuluat/internal/probe"
+	"tuluat.ai/harness/scripts/tuluat/internal/sse"
 	"tuluat.ai/harness/scripts/tuluat/internal/telegram"
 	"tuluat.ai/harness/shared/harness"
 )
@@ -53,7 +54,7 @@ func (d *doctor) webhook(ctx context.Context, agent string) {
 		if err != nil {
 			return 0, err
 		}
-		err = client.Stream(ctx, "doctor", "", false, nil, func(hook.Event) error { return nil })
+		err = client.Stream(ctx, "doctor", "", false, nil, func(sse.Event) error { return nil })
 		if p, ok := errors.AsType[*hook.Problem](err); ok {
 			return p.Status, nil
 		}

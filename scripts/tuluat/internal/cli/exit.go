@@ -8,6 +8,7 @@ import (
 	"syscall"
 	"time"
 
+	"tuluat.ai/harness/scripts/tuluat/internal/api"
 	"tuluat.ai/harness/scripts/tuluat/internal/hook"
 	"tuluat.ai/harness/shared/harness"
 )
@@ -19,6 +20,8 @@ const (
 	exitUsage     = 2
 	exitNotFound  = 3
 	exitTimeout   = 4
+	exitDenied    = 5
+	exitConflict  = 6
 	exitInterrupt = 130
 )
 
@@ -51,6 +54,29 @@ func exitCode(err error) int {
 	if _, ok := errors.AsType[*timeoutError](err); ok {
 		return exitTimeout
 	}
+	if late, ok := errors.AsType[*notReadyError](err); ok {
+		if late.final {
+			return exitError
+		}
+		return exitTimeout
+	}
+	if _, ok := errors.AsType[*conflictError](err); ok {
+		return exitConflict
+	}
+	if _, ok := errors.AsType[*usageError](err); ok {
+		return exitUsage
+	}
+	if p, ok := errors.AsType[*api.Problem](err); ok {
+		switch p.Status {
+		case http.StatusNotFound:
+			return exitNotFound
+		case http.StatusUnauthorized, http.StatusForbidden:
+			return exitDenied
+		case http.StatusConflict, http.StatusPreconditionFailed, http.StatusPreconditionRequired:
+			return exitConflict
+		}
+		return exitError
+	}
 	if p, ok := errors.AsType[*hook.Problem](err); ok && p.Status == http.StatusNotFound {
 		return exitNotFound
 	}
@@ -62,6 +88,9 @@ func exitCode(err error) int {
 
 // explain says what happened and what to do about it.
 func explain(err error) string {
+	if managed, ok := errors.AsType[*managedError](err); ok {
+		return explainManaged(managed)
+	}
 	at, ok := errors.AsType[*locatedError](err)
 	if !ok {
 		return err.Error()

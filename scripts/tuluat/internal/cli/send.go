@@ -10,6 +10,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"tuluat.ai/harness/scripts/tuluat/internal/hook"
+	"tuluat.ai/harness/scripts/tuluat/internal/sse"
 	"tuluat.ai/harness/shared/harness"
 )
 
@@ -89,7 +90,7 @@ func send(ctx context.Context, c *conversation, text string, wait bool, s *scree
 	result := sent{Receipt: receipt}
 	ours := false // the turn of our message runs
 	arguments := map[harness.ToolCallID]string{}
-	reply, err := c.await(ctx, receipt.Message, func(e hook.Event) {
+	reply, err := c.await(ctx, receipt.Message, func(e sse.Event) {
 		switch e.Name {
 		case "turn":
 			ours = e.Message == receipt.Message

@@ -10,7 +10,7 @@ import (
 	"unicode"
 	"unicode/utf8"
 
-	"tuluat.ai/harness/scripts/tuluat/internal/hook"
+	"tuluat.ai/harness/scripts/tuluat/internal/sse"
 	"tuluat.ai/harness/shared/harness"
 )
 
@@ -99,7 +99,7 @@ func pressed(line string, choices int) (int, bool) {
 }
 
 // show prints what happens on the way to an answer.
-func (s *screen) show(e hook.Event) {
+func (s *screen) show(e sse.Event) {
 	switch e.Name {
 	case "tool_call":
 		s.calls[e.ToolCall] = &call{pending: map[string]string{}}
@@ -141,7 +141,7 @@ func commandLine(name, arguments string) string {
 }
 
 // ending says how a call ended.
-func ending(e hook.Event) string {
+func ending(e sse.Event) string {
 	if x := e.Execution; x != nil {
 		switch {
 		case x.ExitCode != nil && (x.State == harness.ExecutionCompleted || x.State == harness.ExecutionFailed):

@@ -22,7 +22,14 @@ type State struct {
 	Channels map[string][]Channel `json:"channels"` // by agent
 	Fakes    Services             `json:"fakes"`    // where fakes stand for messengers, and people can be played
 	APIs     Services             `json:"apis"`     // where the functions call; empty: the fakes, else the messengers themselves
+	API      *API                 `json:"api"`      // the management API; nil: it is not run
 	file     string
+}
+
+// API is where the management API is.
+type API struct {
+	URL       string `json:"url"`
+	TokenFile string `json:"tokenFile"` // absolute, or from the state's folder
 }
 
 // Webhook is the hook of one agent.
@@ -75,6 +82,22 @@ func read(file string) (*State, error) {
 		return nil, fmt.Errorf("%s: %w", file, err)
 	}
 	return state, nil
+}
+
+// File is where the state was read; empty: in the environment.
+func (s *State) File() string { return s.file }
+
+// Management returns where the management API is, without its path, and the
+// file with the token for it; empty: it is not run.
+func (s *State) Management() (url, tokenFile string) {
+	if s.API == nil || s.API.URL == "" {
+		return "", ""
+	}
+	tokenFile = s.API.TokenFile
+	if tokenFile != "" && !filepath.IsAbs(tokenFile) {
+		tokenFile = filepath.Join(filepath.Dir(s.file), tokenFile)
+	}
+	return strings.TrimSuffix(strings.TrimSuffix(s.API.URL, "/"), "/api/v1"), tokenFile
 }
 
 // Agents lists the agents that can be reached, sorted.

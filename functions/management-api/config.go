@@ -1,0 +1,87 @@
+package main
+
+import (
+	"os"
+	"strings"
+	"time"
+
+	"tuluat.ai/harness/functions/management-api/internal/access"
+	"tuluat.ai/harness/functions/management-api/internal/api"
+	"tuluat.ai/harness/shared/api/limits"
+	"tuluat.ai/harness/shared/api/v1alpha1"
+	"tuluat.ai/harness/shared/function"
+	"tuluat.ai/harness/shared/harness"
+)
+
+// Where agents and workflows are, and who knows callers.
+const (
+	sourceKubernetes = "kubernetes"
+	sourceFolder     = "folder"
+
+	accessKubernetes = "kubernetes" // the API server: TokenReview and SubjectAccessReview
+	accessStatic     = "static"     // tokens of a file
+)
+
+type config struct {
+	databaseURL     harness.Secret
+	brokerURL       string
+	source          string
+	agentsDir       string // folder
+	agentsNamespace string // kubernetes
+	imagesDir       string // kubernetes: a file per image of the platform
+	access          string
+	audiences       []string       // kubernetes: whom a token must be made for
+	tokens          harness.Secret // static
+	rate            access.Limits  // of one caller
+	agentLimits     v1alpha1.Limits
+	streamTime      time.Duration
+	openDocs        bool
+}
+
+func parseConfig(getenv func(string) string) (config, error) {
+	c := function.NewConfig(getenv)
+	cfg := config{
+		databaseURL:     harness.Secret(c.Required("DATABASE_URL", "the PostgreSQL connection string")),
+		brokerURL:       c.Required("BROKER_URL", "where events are published"),
+		source:          c.OneOf("AGENTS_SOURCE", sourceFolder, sourceFolder, sourceKubernetes),
+		access:          c.OneOf("ACCESS", accessStatic, accessStatic, accessKubernetes),
+		agentsNamespace: c.Text("AGENTS_NAMESPACE", "tuluat-agents"),
+		imagesDir:       c.Text("SANDBOX_IMAGES_DIR", ""),
+		rate: access.Limits{
+			PerSecond: float64(c.Int("RATE_LIMIT", 50, 1)),
+			Burst:     c.Int("RATE_BURST", 100, 1),
+		},
+		agentLimits: limits.Read(c),
+		streamTime:  c.Duration("STREAM_TIME", api.StreamTime),
+		openDocs:    c.OneOf("OPEN_DOCS", "false", "false", "true") == "true",
+	}
+	if cfg.source == sourceFolder {
+		cfg.agentsDir = c.Required("AGENTS_DIR", "the folder of AiAgent YAML")
+	}
+	if cfg.access == accessKubernetes {
+		for audience := range strings.SplitSeq(c.Text("TOKEN_AUDIENCES", ""), ",") {
+			if audience = strings.TrimSpace(audience); audience != "" {
+				cfg.audiences = append(cfg.audiences, audience)
+			}
+		}
+	} else {
+		cfg.tokens = tokens(c)
+	}
+	return cfg, c.Err()
+}
+
+// tokens are those of the file, else the one of the variable.
+func tokens(c *function.Config) harness.Secret {
+	const variable = "MANAGEMENT_TOKEN"
+	file := c.Text(variable+"_FILE", "")
+	if file == "" {
+		token := c.Required(variable, "the token of who may call (or "+variable+"_FILE, a file of them)")
+		return harness.Secret(token)
+	}
+	text, err := os.ReadFile(file)
+	if err != nil {
+		c.Problem(variable+"_FILE", "names a file that cannot be read")
+		return ""
+	}
+	return harness.Secret(text)
+}

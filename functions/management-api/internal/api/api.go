@@ -1,0 +1,252 @@
+// Package api is the management API: its operations, problems, pages, documents
+// and streams.
+package api
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+	"log/slog"
+	"net/http"
+	"strings"
+	"time"
+
+	"github.com/danielgtaylor/huma/v2"
+	"github.com/danielgtaylor/huma/v2/adapters/humago"
+
+	"tuluat.ai/harness/functions/management-api/internal/access"
+	"tuluat.ai/harness/shared/event"
+	"tuluat.ai/harness/shared/resource"
+)
+
+// Store is what the API reads and changes of the rows.
+type Store interface {
+	agentStore
+	sessionStore
+	streamStore
+	approvalStore
+	sandboxStore
+	executionStore
+	letterStore
+	recordStore
+	access.AuditStore
+}
+
+// Options say what the API works with.
+type Options struct {
+	Store      Store
+	Resources  resource.Store
+	Access     access.Access
+	Limits     access.Limits
+	Publish    func(context.Context, ...event.Event)
+	Log        *slog.Logger
+	Now        func() time.Time
+	Drain      <-chan struct{} // closed when the process ends
+	StreamTime time.Duration   // the longest a stream lives; 0: StreamTime
+	Version    string          // of this build
+	// OpenDocs shows /openapi.json and /docs to everybody.
+	OpenDocs bool
+}
+
+// StreamTime ends a stream before the platform's own ten minutes do, so that a
+// client sees a clean end.
+const StreamTime = 590 * time.Second
+
+// Where the documents are.
+const (
+	pathDocument = "/openapi.json"
+	pathDocs     = "/docs"
+)
+
+// api is what handlers share.
+type api struct {
+	Options
+	huma       huma.API
+	operations map[string]Operation // that have no handler yet
+}
+
+// New returns the handler of every path of the API.
+func New(o Options) http.Handler {
+	if o.StreamTime == 0 {
+		o.StreamTime = StreamTime
+	}
+	mux := http.NewServeMux()
+	a := build(mux, o)
+	mux.Handle("/", a.unknown(mux))
+	serveDocuments(mux, a.huma.OpenAPI())
+	options := access.Options{Access: o.Access, Limits: o.Limits, Log: o.Log, Now: o.Now, Problem: writeProblem}
+	if o.OpenDocs {
+		options.Open = []string{pathDocument, pathDocs}
+	}
+	return access.Middleware(options)(mux)
+}
+
+// Document returns the OpenAPI document, as /openapi.json serves it.
+func Document() ([]byte, error) {
+	a := build(http.NewServeMux(), Options{})
+	return document(a.huma.OpenAPI())
+}
+
+// build registers every operation.
+func build(mux *http.ServeMux, o Options) *api {
+	a := &api{Options: o, operations: map[string]Operation{}}
+	for _, operation := range Operations() {
+		a.operations[operation.ID] = operation
+	}
+	a.huma = humago.New(mux, huma.Config{
+		OpenAPI:                      describe(),
+		Formats:                      map[string]huma.Format{"application/json": jsonFormat(), "json": jsonFormat()},
+		DefaultFormat:                "application/json",
+		RejectUnknownQueryParameters: true,
+		Transformers:                 []huma.Transformer{transform},
+	})
+	a.registerAgents()
+	a.registerWorkflows()
+	a.registerSessions()
+	a.registerEvents()
+	a.registerApprovals()
+	a.registerSandboxes()
+	a.registerExecutions()
+	a.registerLetters()
+	a.registerRecords()
+	for id := range a.operations {
+		panic("operation without a handler: " + id) // found by the first test
+	}
+	return a
+}
+
+// register gives the operation id its handler. What the handler returns as an
+// error is answered as a problem.
+func register[I, O any](a *api, id string, handle func(context.Context, *I) (*O, error), change ...func(*huma.Operation)) {
+	o, ok := a.operations[id]
+	if !ok {
+		panic("handler without an operation: " + id)
+	}
+	delete(a.operations, id)
+	op := huma.Operation{
+		OperationID: o.ID, Method: o.Method, Path: o.Path, Summary: o.Summary, Description: o.Notes, DefaultStatus: o.Status,
+		Tags: []string{tag(o.Path)}, Middlewares: huma.Middlewares{a.allow(o)},
+		// Bodies are in memory by now; a deadline left on the connection would end
+		// the request while it works.
+		MaxBodyBytes: maxBody, BodyReadTimeout: -1,
+		Responses: map[string]*huma.Response{"default": a.problems()},
+	}
+	if o.Right.Verb != "" {
+		op.Extensions = map[string]any{rightExtension: o.Right.String()}
+	}
+	for _, c := range change {
+		c(&op)
+	}
+	body := op.RequestBody
+	op.RequestBody = nil
+	huma.Register(a.huma, op, func(ctx context.Context, in *I) (*O, error) {
+		out, err := handle(ctx, in)
+		if err != nil {
+			return nil, a.problemOf(ctx, id, err)
+		}
+		return out, nil
+	})
+	if body != nil {
+		operationAt(a.huma.OpenAPI(), o).RequestBody = body
+	}
+}
+
+// operationAt returns o as the document has it.
+func operationAt(described *huma.OpenAPI, o Operation) *huma.Operation {
+	item := described.Paths[o.Path]
+	return map[string]*huma.Operation{
+		http.MethodGet: item.Get, http.MethodPost: item.Post, http.MethodPut: item.Put, http.MethodPatch: item.Patch, http.MethodDelete: item.Delete,
+	}[o.Method]
+}
+
+const (
+	// rightExtension says in the document which right an operation needs.
+	rightExtension = "x-tuluat-right"
+
+	// maxBody is one more than access lets in, so that its answer holds.
+	maxBody = 1<<20 + 1
+)
+
+// tag groups operations by the first part of their path.
+func tag(path string) string {
+	first, _, _ := strings.Cut(strings.TrimPrefix(path, prefix+"/"), "/")
+	return first
+}
+
+// allow lets through who has the right of o.
+func (a *api) allow(o Operation) func(huma.Context, func(huma.Context)) {
+	return func(ctx huma.Context, next func(huma.Context)) {
+		right := o.Right
+		if right.Name != "" {
+			right.Name = ctx.Param(right.Name)
+		}
+		if right.Verb != "" {
+			if err := access.Check(ctx.Context(), a.Access, right); err != nil {
+				r, w := humago.Unwrap(ctx)
+				p := a.problemOf(r.Context(), o.ID, err)
+				for name, values := range p.header {
+					w.Header()[name] = values
+				}
+				writeProblem(w, r, p.Status, p.Detail)
+				return
+			}
+		}
+		ctx.SetHeader("Cache-Control", "no-store")
+		ctx.SetHeader("X-Content-Type-Options", "nosniff")
+		next(ctx)
+	}
+}
+
+// unknown answers what is no operation.
+func (a *api) unknown(mux *http.ServeMux) http.Handler {
+	methods := []string{http.MethodGet, http.MethodPost, http.MethodPut, http.MethodPatch, http.MethodDelete}
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		var allowed []string
+		for _, method := range methods {
+			probe := &http.Request{Method: method, URL: r.URL, Host: r.Host}
+			if _, pattern := mux.Handler(probe); pattern != "/" && pattern != "" {
+				allowed = append(allowed, method)
+			}
+		}
+		if len(allowed) > 0 {
+			w.Header().Set("Allow", strings.Join(allowed, ", "))
+			writeProblem(w, r, http.StatusMethodNotAllowed, "the path is known, the method is not: see the header Allow")
+			return
+		}
+		writeProblem(w, r, http.StatusNotFound, "there is no such path: /openapi.json lists them")
+	})
+}
+
+// jsonFormat reads and writes bodies. A repeated key is the last one's, as
+// everywhere in encoding/json.
+func jsonFormat() huma.Format {
+	return huma.Format{
+		Marshal: func(w io.Writer, v any) error {
+			encoder := json.NewEncoder(w)
+			encoder.SetEscapeHTML(false)
+			if err := encoder.Encode(v); err != nil {
+				return fmt.Errorf("encode an answer: %w", err)
+			}
+			return nil
+		},
+		Unmarshal: json.Unmarshal,
+	}
+}
+
+// location is the path of what was made.
+func location(path ...string) string { return prefix + "/" + strings.Join(path, "/") }
+
+// audit records a write that was done. One that cannot be recorded is in the log
+// of the function instead: it is done, and undoing it could fail too.
+func (a *api) audit(ctx context.Context, action access.Right, object string, before, after any) {
+	if err := (access.Audit{Store: a.Store}).Record(context.WithoutCancel(ctx), action.String(), object, before, after); err != nil {
+		caller, _ := access.From(ctx)
+		a.Log.Error("a write could not be recorded", "actor", caller.Name, "action", action.String(), "object", object, "request", access.RequestID(ctx), "err", err)
+	}
+}
+
+func callerName(ctx context.Context) string {
+	caller, _ := access.From(ctx)
+	return caller.Name
+}

@@ -1,0 +1,149 @@
+package api
+
+import (
+	"context"
+	"net/http"
+	"time"
+
+	"tuluat.ai/harness/functions/management-api/internal/access"
+	"tuluat.ai/harness/shared/event"
+	"tuluat.ai/harness/shared/harness"
+	"tuluat.ai/harness/shared/harness/view"
+	"tuluat.ai/harness/shared/postgres"
+)
+
+type approvalStore interface {
+	ListApprovals(ctx context.Context, f postgres.ApprovalFilter, after view.Place, limit int) ([]view.Approval, error)
+	GetApproval(ctx context.Context, id harness.ApprovalID) (view.Approval, error)
+	DecideApproval(ctx context.Context, d postgres.Decision) (view.Approval, []event.Event, error)
+}
+
+type (
+	listApprovalsInput struct {
+		Page
+		Status  []harness.ApprovalState `query:"status,explode" nullable:"false" enum:"PENDING,APPROVED,REJECTED,EXPIRED,CANCELLED"`
+		Agent   harness.AgentName       `query:"agent" maxLength:"63"`
+		Session harness.SessionID       `query:"session" maxLength:"64"`
+		Since   time.Time               `query:"since" doc:"asked not before"`
+	}
+	approvalInput struct{ IDInput }
+	decideInput   struct {
+		IDInput
+		Body decisionBody
+	}
+	approveInput struct {
+		IDInput
+		Body *approveBody
+	}
+	decisionBody struct {
+		Decision decision `json:"decision" enum:"APPROVE,REJECT"`
+		Reason   string   `json:"reason,omitempty" maxLength:"4096"`
+		Digest   string   `json:"digest,omitempty" maxLength:"128" doc:"of the approval as the decider saw it: if it is another by now, nothing is decided"`
+	}
+	approveBody struct {
+		Decision decision           `json:"decision,omitempty" enum:"APPROVE,REJECT" default:"APPROVE"`
+		Reason   string             `json:"reason,omitempty" maxLength:"4096"`
+		Digest   string             `json:"digest,omitempty" maxLength:"128" doc:"of the approval as the decider saw it: if it is another by now, nothing is decided"`
+		Approval harness.ApprovalID `json:"approval,omitempty" maxLength:"64" doc:"the one that is meant, where several may wait"`
+	}
+	approvalOutput struct{ Body view.Approval }
+	decision       string
+)
+
+const (
+	decideApprove decision = "APPROVE"
+	decideReject  decision = "REJECT"
+)
+
+func (a *api) registerApprovals() {
+	register(a, "list-approvals", a.listApprovals)
+	register(a, "get-approval", a.getApproval)
+	register(a, "decide-approval", a.decideApproval)
+	register(a, "approve-session", a.approveSession)
+}
+
+func (a *api) listApprovals(ctx context.Context, in *listApprovalsInput) (*listOutput[view.Approval], error) {
+	if err := (Period{Since: in.Since}).check(a.Now()); err != nil {
+		return nil, err
+	}
+	rows, err := a.Store.ListApprovals(ctx, postgres.ApprovalFilter{
+		States: in.Status, Agent: clean(in.Agent), Session: clean(in.Session), Since: in.Since,
+	}, in.place, in.more())
+	if err != nil {
+		return nil, err
+	}
+	return paged(&in.Page, rows, func(p view.Approval) view.Place { return view.Place{At: p.RequestedAt, ID: string(p.ID)} }), nil
+}
+
+func (a *api) getApproval(ctx context.Context, in *approvalInput) (*approvalOutput, error) {
+	p, err := a.Store.GetApproval(ctx, harness.ApprovalID(in.ID))
+	return &approvalOutput{p}, err
+}
+
+func (a *api) decideApproval(ctx context.Context, in *decideInput) (*approvalOutput, error) {
+	return a.decide(ctx, harness.ApprovalID(in.ID), in.Body)
+}
+
+// approveSession decides the one approval that waits.
+func (a *api) approveSession(ctx context.Context, in *approveInput) (*approvalOutput, error) {
+	if _, err := a.Store.GetSession(ctx, in.session()); err != nil {
+		return nil, err
+	}
+	var body approveBody
+	if in.Body != nil {
+		body = *in.Body
+	}
+	said := decisionBody{Decision: decideApprove, Reason: body.Reason, Digest: body.Digest}
+	if body.Decision != "" {
+		said.Decision = body.Decision
+	}
+	const most = 200
+	waiting, err := a.Store.ListApprovals(ctx, postgres.ApprovalFilter{States: []harness.ApprovalState{harness.ApprovalPending}, Session: in.session()}, view.Place{}, most)
+	if err != nil {
+		return nil, err
+	}
+	for _, w := range waiting {
+		if w.ID == body.Approval || len(waiting) == 1 && body.Approval == "" {
+			return a.decide(ctx, w.ID, said)
+		}
+	}
+	p := refuse(http.StatusConflict, "the session waits for no approval")
+	if body.Approval != "" {
+		p = refuse(http.StatusConflict, "the session does not wait for this approval")
+	} else if len(waiting) > 0 {
+		p = refuse(http.StatusConflict, "the session waits for several approvals: name the one that is meant")
+	}
+	p.Approvals = waiting
+	return nil, p
+}
+
+// decide answers who comes second with the decision of who was first.
+func (a *api) decide(ctx context.Context, id harness.ApprovalID, said decisionBody) (*approvalOutput, error) {
+	before, err := a.Store.GetApproval(ctx, id)
+	if err != nil {
+		return nil, err
+	}
+	state := harness.ApprovalApproved
+	if said.Decision == decideReject {
+		state = harness.ApprovalRejected
+	}
+	after, events, err := a.Store.DecideApproval(ctx, postgres.Decision{
+		ID: id, State: state, By: callerName(ctx), Via: harness.ChannelAPI, Reason: harness.CleanText(said.Reason), Digest: said.Digest,
+	})
+	if harness.KindOf(err) == harness.Conflict {
+		p := refuse(http.StatusConflict, harness.MessageOf(err))
+		if after.State == harness.ApprovalPending && said.Digest != "" && said.Digest != after.Digest {
+			p.Errors = []view.ProblemField{{Pointer: "#/digest", Detail: "is not that of the approval"}}
+		}
+		if after.ID != "" {
+			p.Approvals = []view.Approval{after}
+		}
+		return nil, p
+	}
+	if err != nil {
+		return nil, err
+	}
+	a.Publish(ctx, events...)
+	a.audit(ctx, access.Right{Verb: access.Decide, Resource: access.Approvals}, string(id), before, after)
+	return &approvalOutput{after}, nil
+}

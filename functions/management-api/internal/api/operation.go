@@ -1,0 +1,146 @@
+package api
+
+import (
+	"net/http"
+	"slices"
+
+	"tuluat.ai/harness/functions/management-api/internal/access"
+)
+
+// Operation is one thing that the API can do: where, and who may. What it takes
+// and gives is in the types of its handler.
+type Operation struct {
+	ID      string
+	Method  string
+	Path    string
+	Summary string
+	Right   access.Right // with Name set to the path's parameter that names the resource; zero: every known caller may
+	Status  int          // of success, if it is not 200
+	Notes   string       // for the document
+}
+
+const prefix = "/api/v1"
+
+func right(verb, resource string) access.Right { return access.Right{Verb: verb, Resource: resource} }
+
+func named(verb, resource, parameter string) access.Right {
+	return access.Right{Verb: verb, Resource: resource, Name: parameter}
+}
+
+// Operations returns all of them: the mux, the document and the table of roles
+// are made from it.
+func Operations() []Operation {
+	all := slices.Concat(resourceOperations(), sessionOperations(), approvalOperations(), sandboxOperations(), recordOperations())
+	for i, o := range all {
+		all[i].Path = prefix + o.Path
+		if o.Status == 0 {
+			all[i].Status = http.StatusOK
+		}
+	}
+	return all
+}
+
+const (
+	matchNotes  = "If-Match has the ETag of the version that the change is made to, or * for any."
+	dryRunNotes = "With dryRun=true it is only checked, and answered as if it had been done."
+	retryNotes  = "A repeat with the same Idempotency-Key has no effect and gets the answer of the first."
+)
+
+func resourceOperations() []Operation {
+	agents, workflows := access.Agents, access.Workflows
+	return []Operation{
+		{ID: "list-agents", Method: http.MethodGet, Path: "/agents", Summary: "List agents, by name", Right: right(access.List, agents)},
+		{ID: "create-agent", Method: http.MethodPost, Path: "/agents", Summary: "Create an agent", Right: right(access.Create, agents), Status: http.StatusCreated, Notes: dryRunNotes},
+		{ID: "get-agent", Method: http.MethodGet, Path: "/agents/{name}", Summary: "Get an agent", Right: named(access.Get, agents, "name")},
+		{ID: "replace-agent", Method: http.MethodPut, Path: "/agents/{name}", Summary: "Replace an agent", Right: named(access.Update, agents, "name"), Notes: matchNotes + " " + dryRunNotes},
+		{ID: "delete-agent", Method: http.MethodDelete, Path: "/agents/{name}", Summary: "Delete an agent", Right: named(access.Delete, agents, "name"), Status: http.StatusNoContent, Notes: matchNotes},
+		{
+			ID: "switch-agent-features", Method: http.MethodPatch, Path: "/agents/{name}/features", Summary: "Switch blocks of an agent on or off", Right: named(access.Patch, access.AgentFeatures, "name"),
+			Notes: "It sets enabled of the blocks that the body names and nothing else. " + matchNotes + " " + dryRunNotes,
+		},
+		{ID: "list-agent-logs", Method: http.MethodGet, Path: "/agents/{name}/logs", Summary: "List the log of an agent, newest first", Right: right(access.List, access.Logs)},
+		{ID: "list-agent-sandboxes", Method: http.MethodGet, Path: "/agents/{name}/sandboxes", Summary: "List the sandboxes of an agent, newest first", Right: right(access.List, access.Sandboxes)},
+
+		{ID: "list-workflows", Method: http.MethodGet, Path: "/workflows", Summary: "List workflows, by name", Right: right(access.List, workflows)},
+		{ID: "create-workflow", Method: http.MethodPost, Path: "/workflows", Summary: "Create a workflow", Right: right(access.Create, workflows), Status: http.StatusCreated, Notes: dryRunNotes},
+		{ID: "get-workflow", Method: http.MethodGet, Path: "/workflows/{name}", Summary: "Get a workflow", Right: named(access.Get, workflows, "name")},
+		{ID: "replace-workflow", Method: http.MethodPut, Path: "/workflows/{name}", Summary: "Replace a workflow", Right: named(access.Update, workflows, "name"), Notes: matchNotes + " " + dryRunNotes},
+		{ID: "delete-workflow", Method: http.MethodDelete, Path: "/workflows/{name}", Summary: "Delete a workflow", Right: named(access.Delete, workflows, "name"), Status: http.StatusNoContent, Notes: matchNotes},
+	}
+}
+
+func sessionOperations() []Operation {
+	sessions := access.Sessions
+	return []Operation{
+		{ID: "list-sessions", Method: http.MethodGet, Path: "/sessions", Summary: "List sessions, newest first", Right: right(access.List, sessions)},
+		{
+			ID: "start-session", Method: http.MethodPost, Path: "/sessions", Summary: "Send an agent the first message of a session", Right: right(access.Create, sessions), Status: http.StatusAccepted,
+			Notes: "With a chat in which a session is open, the message goes there. " + retryNotes,
+		},
+		{ID: "get-session", Method: http.MethodGet, Path: "/sessions/{id}", Summary: "Get a session", Right: named(access.Get, sessions, "id")},
+		{ID: "list-session-messages", Method: http.MethodGet, Path: "/sessions/{id}/messages", Summary: "List the messages of a session, oldest first", Right: named(access.Get, sessions, "id")},
+		{
+			ID: "send-session-message", Method: http.MethodPost, Path: "/sessions/{id}/messages", Summary: "Send a message to a session of channel API", Right: named(access.Update, sessions, "id"), Status: http.StatusAccepted,
+			Notes: retryNotes,
+		},
+		{ID: "list-session-timeline", Method: http.MethodGet, Path: "/sessions/{id}/timeline", Summary: "List what happened in a session, oldest first", Right: named(access.Get, sessions, "id")},
+		{
+			ID: "watch-session", Method: http.MethodGet, Path: "/sessions/{id}/events", Summary: "Follow a session as server-sent events", Right: named(access.Watch, sessions, "id"),
+			Notes: "An event turn, tool_call, tool_result or reply has an id; a client that comes back with it in Last-Event-ID or after gets every later event once, in order. " +
+				"session says where the session stands, output what a running command prints, and end that nothing follows. A comment comes every 15 seconds in which nothing happens. " +
+				"The connection ends when the process does, and after ten minutes at the latest.",
+		},
+		{ID: "cancel-session", Method: http.MethodPost, Path: "/sessions/{id}/cancel", Summary: "End a session and what it waits for", Right: named(access.Cancel, sessions, "id")},
+		{
+			ID: "approve-session", Method: http.MethodPost, Path: "/sessions/{id}/approve", Summary: "Decide the one approval that a session waits for", Right: right(access.Decide, access.Approvals),
+			Notes: "Without a body it approves. When several wait, nothing is decided and the problem lists them.",
+		},
+	}
+}
+
+func approvalOperations() []Operation {
+	approvals := access.Approvals
+	return []Operation{
+		{ID: "list-approvals", Method: http.MethodGet, Path: "/approvals", Summary: "List approvals, newest first", Right: right(access.List, approvals)},
+		{ID: "get-approval", Method: http.MethodGet, Path: "/approvals/{id}", Summary: "Get an approval", Right: named(access.Get, approvals, "id")},
+		{
+			ID: "decide-approval", Method: http.MethodPost, Path: "/approvals/{id}/decision", Summary: "Approve or reject", Right: named(access.Decide, approvals, "id"),
+			Notes: "Who comes second is answered 409 with the first decision.",
+		},
+	}
+}
+
+func sandboxOperations() []Operation {
+	sandboxes, executions := access.Sandboxes, access.Executions
+	return []Operation{
+		{ID: "list-sandboxes", Method: http.MethodGet, Path: "/sandboxes", Summary: "List sandboxes, newest first", Right: right(access.List, sandboxes)},
+		{ID: "get-sandbox", Method: http.MethodGet, Path: "/sandboxes/{id}", Summary: "Get a sandbox", Right: named(access.Get, sandboxes, "id")},
+		{ID: "terminate-sandbox", Method: http.MethodDelete, Path: "/sandboxes/{id}", Summary: "Terminate a sandbox", Right: named(access.Delete, sandboxes, "id"), Status: http.StatusAccepted},
+		{ID: "list-sandbox-executions", Method: http.MethodGet, Path: "/sandboxes/{id}/executions", Summary: "List the executions in a sandbox, newest first", Right: right(access.List, executions)},
+		{
+			ID: "run-command", Method: http.MethodPost, Path: "/sandboxes/{id}/executions", Summary: "Run a command in a sandbox", Right: named(access.Exec, sandboxes, "id"), Status: http.StatusAccepted,
+			Notes: retryNotes,
+		},
+		{ID: "list-executions", Method: http.MethodGet, Path: "/executions", Summary: "List executions, newest first", Right: right(access.List, executions)},
+		{ID: "get-execution", Method: http.MethodGet, Path: "/executions/{id}", Summary: "Get an execution", Right: named(access.Get, executions, "id")},
+		{ID: "read-output", Method: http.MethodGet, Path: "/executions/{id}/output", Summary: "Read what a command has printed, from a byte on", Right: named(access.Get, executions, "id")},
+	}
+}
+
+func recordOperations() []Operation {
+	letters := access.DeadLetters
+	return []Operation{
+		{ID: "list-dead-letters", Method: http.MethodGet, Path: "/deadletters", Summary: "List dead letters, newest first", Right: right(access.List, letters)},
+		{ID: "get-dead-letter", Method: http.MethodGet, Path: "/deadletters/{id}", Summary: "Get a dead letter", Right: named(access.Get, letters, "id")},
+		{
+			ID: "replay-dead-letter", Method: http.MethodPost, Path: "/deadletters/{id}/replay", Summary: "Send a dead letter's event again", Right: named(access.Replay, letters, "id"), Status: http.StatusAccepted,
+			Notes: "The event keeps its identity: one whose work is done has no effect.",
+		},
+		{ID: "discard-dead-letter", Method: http.MethodPost, Path: "/deadletters/{id}/discard", Summary: "Discard a dead letter", Right: named(access.Delete, letters, "id")},
+		{ID: "list-logs", Method: http.MethodGet, Path: "/logs", Summary: "List log entries, newest first", Right: right(access.List, access.Logs)},
+		{ID: "list-channels", Method: http.MethodGet, Path: "/channels", Summary: "List accounts of channels and how they do", Right: right(access.List, access.Channels)},
+		{ID: "list-audit", Method: http.MethodGet, Path: "/audit", Summary: "List what was written through this API, newest first", Right: right(access.List, access.Audits)},
+		{ID: "whoami", Method: http.MethodGet, Path: "/whoami", Summary: "Say who the caller is"},
+		{ID: "version", Method: http.MethodGet, Path: "/version", Summary: "Say which version serves"},
+	}
+}

@@ -1,0 +1,249 @@
+package api
+
+import (
+	"bytes"
+	"cmp"
+	"context"
+	"encoding/json"
+	"errors"
+	"mime"
+	"net/http"
+	"strings"
+
+	"sigs.k8s.io/yaml"
+
+	"tuluat.ai/harness/functions/management-api/internal/access"
+	"tuluat.ai/harness/shared/harness"
+	"tuluat.ai/harness/shared/harness/view"
+	"tuluat.ai/harness/shared/resource"
+)
+
+// resources serves one kind of resource. What a resource may say is validated
+// where it is kept, with field paths.
+type resources struct {
+	*api
+	kind  string
+	word  string // access.Agents or Workflows
+	path  string // below prefix
+	stand func(ctx context.Context, items []resource.Resource) error
+}
+
+type (
+	// NameInput names a resource.
+	NameInput struct {
+		Name string `path:"name" maxLength:"63" pattern:"^[a-z0-9]([-a-z0-9]*[a-z0-9])?$" patternDescription:"a DNS label: small letters, digits and - in between"`
+	}
+	// MatchInput says which version is meant.
+	MatchInput struct {
+		Match string `header:"If-Match" maxLength:"256" doc:"the ETag of the version that is meant, or *"`
+	}
+	// DryRunInput says whether anything is to change.
+	DryRunInput struct {
+		DryRun bool `query:"dryRun" doc:"only check, and answer as if it had been done"`
+	}
+	// DocumentInput is a whole resource.
+	DocumentInput struct {
+		DryRunInput
+		ContentType string `header:"Content-Type" hidden:"true"`
+		RawBody     []byte `contentType:"application/json"`
+	}
+	getInput struct {
+		NameInput
+		Accept string `header:"Accept" hidden:"true"`
+	}
+	createInput  struct{ DocumentInput }
+	replaceInput struct {
+		NameInput
+		MatchInput
+		DocumentInput
+	}
+	deleteInput struct {
+		NameInput
+		MatchInput
+		DryRunInput
+	}
+	resourceOutput struct {
+		ETag        string `header:"ETag" doc:"of this version, for If-Match"`
+		ContentType string `header:"Content-Type" hidden:"true"`
+		Body        any
+	}
+	createdOutput struct {
+		Location string `header:"Location" doc:"of the resource"`
+		ETag     string `header:"ETag" doc:"of this version, for If-Match"`
+		Body     any
+	}
+	emptyOutput struct{}
+)
+
+const (
+	typeJSON = "application/json"
+	typeYAML = "application/yaml"
+)
+
+func etag(version string) string { return `"` + version + `"` }
+
+// output answers with a resource.
+func (s *resources) output(ctx context.Context, r resource.Resource) (*resourceOutput, error) {
+	one := []resource.Resource{r}
+	if err := s.stand(ctx, one); err != nil {
+		return nil, err
+	}
+	return &resourceOutput{ETag: etag(r.Version), Body: one[0].Object}, nil
+}
+
+// version reads If-Match: the version that is meant, or nothing for any.
+func (m MatchInput) version() (string, error) {
+	const pointer = "header/If-Match"
+	switch quoted := strings.TrimSpace(m.Match); {
+	case quoted == "":
+		return "", refuse(http.StatusPreconditionRequired, "the header If-Match is needed: the ETag of the version that is meant, or * for any",
+			view.ProblemField{Pointer: pointer, Detail: "is missing"})
+	case quoted == "*":
+		return "", nil
+	case len(quoted) > 2 && quoted[0] == '"' && strings.IndexByte(quoted[1:], '"') == len(quoted)-2:
+		return quoted[1 : len(quoted)-1], nil
+	default:
+		return "", refuseField(pointer, `is not one ETag: write it like "123", with its quotes, or *`)
+	}
+}
+
+// read returns the body as a resource of kind, and named name unless that is
+// empty.
+func (d DocumentInput) read(kind, name string) (resource.Resource, error) {
+	r := resource.Resource{Kind: kind, Object: d.RawBody}
+	media, _, err := mime.ParseMediaType(cmp.Or(d.ContentType, typeJSON))
+	switch {
+	case err == nil && media == typeJSON:
+	case err == nil && media == typeYAML:
+		r.YAML = bytes.Clone(d.RawBody)
+		if r.Object, err = yaml.YAMLToJSONStrict(d.RawBody); err != nil {
+			return r, refuse(http.StatusBadRequest, "the body is not YAML of one resource", view.ProblemField{Pointer: "#", Detail: "is not YAML, or has a key twice"})
+		}
+	default:
+		return r, refuse(http.StatusUnsupportedMediaType, "the body must be "+typeJSON+" or "+typeYAML)
+	}
+	var head struct {
+		Kind     json.RawMessage `json:"kind"`
+		Metadata json.RawMessage `json:"metadata"`
+	}
+	if err := json.Unmarshal(r.Object, &head); err != nil {
+		if _, ok := errors.AsType[*json.UnmarshalTypeError](err); ok {
+			return r, refuseField("#", "is not an object")
+		}
+		return r, refuse(http.StatusBadRequest, "the body is not JSON", view.ProblemField{Pointer: "#", Detail: "is not JSON"})
+	}
+	var metadata struct {
+		Name string `json:"name"`
+	}
+	// What has another type is found by whoever validates the whole of it.
+	_ = json.Unmarshal(head.Metadata, &metadata)
+	var said string
+	if json.Unmarshal(head.Kind, &said) == nil && said != "" && said != kind {
+		return r, refuseField("#/kind", "is not "+kind+", which this path is of")
+	}
+	if name != "" && metadata.Name != name {
+		return r, refuseField("#/metadata/name", "is not the name in the path")
+	}
+	r.Name, r.Object = metadata.Name, bytes.Clone(r.Object)
+	return r, nil
+}
+
+func (s *resources) right(verb, name string) access.Right {
+	return access.Right{Verb: verb, Resource: s.word, Name: name}
+}
+
+func (s *resources) get(ctx context.Context, in *getInput) (*resourceOutput, error) {
+	r, err := s.Resources.Get(ctx, s.kind, in.Name)
+	if err != nil {
+		return nil, err
+	}
+	if strings.Contains(in.Accept, typeYAML) && len(r.YAML) > 0 {
+		return &resourceOutput{ETag: etag(r.Version), ContentType: typeYAML, Body: r.YAML}, nil
+	}
+	return s.output(ctx, r)
+}
+
+func (s *resources) create(ctx context.Context, in *createInput) (*createdOutput, error) {
+	r, err := in.read(s.kind, "")
+	if err != nil {
+		return nil, err
+	}
+	if r, err = s.Resources.Create(ctx, r, in.DryRun); err != nil {
+		return nil, err
+	}
+	if !in.DryRun {
+		s.audit(ctx, s.right(access.Create, ""), r.Name, nil, r.Object)
+	}
+	out, err := s.output(ctx, r)
+	if err != nil {
+		return nil, err
+	}
+	return &createdOutput{Location: location(s.path, r.Name), ETag: out.ETag, Body: out.Body}, nil
+}
+
+func (s *resources) replace(ctx context.Context, in *replaceInput) (*resourceOutput, error) {
+	version, err := in.version()
+	if err != nil {
+		return nil, err
+	}
+	r, err := in.read(s.kind, in.Name)
+	if err != nil {
+		return nil, err
+	}
+	before, err := s.Resources.Get(ctx, s.kind, in.Name)
+	if err != nil {
+		return nil, err
+	}
+	r.Version = version
+	if r, err = s.Resources.Update(ctx, r, in.DryRun); err != nil {
+		return nil, err
+	}
+	if !in.DryRun {
+		s.audit(ctx, s.right(access.Update, ""), r.Name, before.Object, r.Object)
+	}
+	return s.output(ctx, r)
+}
+
+func (s *resources) delete(ctx context.Context, in *deleteInput) (*emptyOutput, error) {
+	version, err := in.version()
+	if err != nil {
+		return nil, err
+	}
+	before, err := s.Resources.Get(ctx, s.kind, in.Name)
+	if err != nil {
+		return nil, err
+	}
+	if in.DryRun {
+		return nil, stale(before, version)
+	}
+	if err := s.Resources.Delete(ctx, s.kind, in.Name, version); err != nil {
+		return nil, err
+	}
+	s.audit(ctx, s.right(access.Delete, ""), in.Name, before.Object, nil)
+	return nil, nil
+}
+
+// stale refuses a version that is not that of r.
+func stale(r resource.Resource, version string) error {
+	if version != "" && version != r.Version {
+		return harness.Errorf(harness.Stale, "it has been changed since: get it again")
+	}
+	return nil
+}
+
+// fieldsOf are the fields that err is about.
+func fieldsOf(err error) []view.ProblemField {
+	invalid, ok := errors.AsType[*resource.Invalid](err)
+	if !ok {
+		return nil
+	}
+	var fields []view.ProblemField
+	for _, p := range invalid.Problems {
+		detail := p.What
+		if p.Fix != "" {
+			detail += ": " + p.Fix
+		}
+		fields = append(fields, view.ProblemField{Pointer: fieldPointer(p.Path), Detail: detail})
+	}
+	return fields
+}

@@ -1,0 +1,245 @@
+package api
+
+import (
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"net/http"
+	"strconv"
+	"strings"
+	"unicode"
+
+	"tuluat.ai/harness/functions/management-api/internal/access"
+	"tuluat.ai/harness/shared/event"
+	"tuluat.ai/harness/shared/harness"
+	"tuluat.ai/harness/shared/harness/view"
+	"tuluat.ai/harness/shared/postgres"
+)
+
+type sessionStore interface {
+	ListSessions(ctx context.Context, f postgres.SessionFilter, after view.Place, limit int) ([]view.Session, error)
+	GetSession(ctx context.Context, id harness.SessionID) (view.Session, error)
+	ListMessages(ctx context.Context, session harness.SessionID, afterSeq int64, limit int) ([]view.Message, error)
+	Timeline(ctx context.Context, session harness.SessionID, after view.Place, limit int) ([]view.Entry, error)
+	CancelSession(ctx context.Context, id harness.SessionID, by string) (view.Session, []event.Event, error)
+	Accept(ctx context.Context, channel harness.Channel, in postgres.Inbound, traceparent string) ([]postgres.Accepted, []event.Event, error)
+}
+
+type (
+	// IDInput names a record.
+	IDInput struct {
+		ID string `path:"id" pattern:"^[0-9A-Za-z_-]{1,64}$" patternDescription:"an id"`
+	}
+	// KeyInput lets a request be repeated.
+	KeyInput struct {
+		Key         string `header:"Idempotency-Key" maxLength:"200" doc:"one of the caller's own: a repeat with the same has no effect"`
+		TraceParent string `header:"Traceparent" hidden:"true"`
+	}
+	listSessionsInput struct {
+		Page
+		Period
+		Status        []harness.SessionState `query:"status,explode" nullable:"false" enum:"PENDING,RUNNING,AWAITING_APPROVAL,AWAITING_EXECUTION,IDLE,COMPLETED,BLOCKED,FAILED,CANCELLED"`
+		Agent         harness.AgentName      `query:"agent" maxLength:"63"`
+		Channel       harness.Channel        `query:"channel" enum:"WHATSAPP,TELEGRAM,WEBHOOK,API"`
+		ChannelUserID string                 `query:"channelUserId" maxLength:"256"`
+	}
+	startInput struct {
+		KeyInput
+		Body startBody
+	}
+	startBody struct {
+		Agent harness.AgentName `json:"agent" minLength:"1" maxLength:"63"`
+		Text  string            `json:"text" minLength:"1" maxLength:"65536"`
+		Chat  string            `json:"chat,omitempty" maxLength:"200" doc:"the caller's own name of the conversation; without one it is a new one"`
+	}
+	sendInput struct {
+		IDInput
+		KeyInput
+		Body sendBody
+	}
+	sendBody struct {
+		Text string `json:"text" minLength:"1" maxLength:"65536"`
+	}
+	acceptedOutput struct {
+		Location string `header:"Location" doc:"of the session"`
+		Body     accepted
+	}
+	accepted struct {
+		Session   harness.SessionID `json:"session"`
+		Message   harness.MessageID `json:"message"`
+		Duplicate bool              `json:"duplicate" doc:"the Idempotency-Key was known"`
+	}
+	sessionInput       struct{ IDInput }
+	listOfSessionInput struct {
+		IDInput
+		Page
+	}
+	sessionOutput struct{ Body view.Session }
+)
+
+func (i IDInput) session() harness.SessionID { return harness.SessionID(i.ID) }
+
+func (a *api) registerSessions() {
+	register(a, "list-sessions", a.listSessions)
+	register(a, "start-session", a.startSession)
+	register(a, "get-session", a.getSession)
+	register(a, "list-session-messages", a.listMessages)
+	register(a, "send-session-message", a.sendMessage)
+	register(a, "list-session-timeline", a.timeline)
+	register(a, "cancel-session", a.cancelSession)
+}
+
+func (a *api) listSessions(ctx context.Context, in *listSessionsInput) (*listOutput[view.Session], error) {
+	if err := in.check(a.Now()); err != nil {
+		return nil, err
+	}
+	rows, err := a.Store.ListSessions(ctx, postgres.SessionFilter{
+		Agent: clean(in.Agent), States: in.Status, Channel: in.Channel, ChannelUserID: clean(in.ChannelUserID), Since: in.Since, Until: in.Until,
+	}, in.place, in.more())
+	if err != nil {
+		return nil, err
+	}
+	return paged(&in.Page, rows, func(s view.Session) view.Place { return view.Place{At: s.CreatedAt, ID: string(s.ID)} }), nil
+}
+
+func (a *api) getSession(ctx context.Context, in *sessionInput) (*sessionOutput, error) {
+	s, err := a.Store.GetSession(ctx, in.session())
+	return &sessionOutput{s}, err
+}
+
+func (a *api) listMessages(ctx context.Context, in *listOfSessionInput) (*listOutput[view.Message], error) {
+	after, err := sequence(in.place)
+	if err != nil {
+		return nil, err
+	}
+	if _, err := a.Store.GetSession(ctx, in.session()); err != nil {
+		return nil, err
+	}
+	rows, err := a.Store.ListMessages(ctx, in.session(), after, in.more())
+	if err != nil {
+		return nil, err
+	}
+	return paged(&in.Page, rows, func(m view.Message) view.Place { return view.Place{ID: strconv.FormatInt(m.Seq, 10)} }), nil
+}
+
+// sequence is a place in a list that is ordered by numbers.
+func sequence(p view.Place) (int64, error) {
+	if p.ID == "" {
+		return 0, nil
+	}
+	n, err := strconv.ParseInt(p.ID, 10, 64)
+	if err != nil || n < 0 {
+		return 0, refuse(http.StatusBadRequest, "the request is not valid", view.ProblemField{Pointer: "query/after", Detail: badCursor{}.Error()})
+	}
+	return n, nil
+}
+
+func (a *api) timeline(ctx context.Context, in *listOfSessionInput) (*listOutput[view.Entry], error) {
+	if _, err := a.Store.GetSession(ctx, in.session()); err != nil {
+		return nil, err
+	}
+	rows, err := a.Store.Timeline(ctx, in.session(), in.place, in.more())
+	if err != nil {
+		return nil, err
+	}
+	return paged(&in.Page, rows, func(e view.Entry) view.Place { return view.Place{At: e.At, ID: e.ID} }), nil
+}
+
+func (a *api) startSession(ctx context.Context, in *startInput) (*acceptedOutput, error) {
+	key := a.identity(ctx, in.Key)
+	chat := in.Body.Chat
+	if chat == "" {
+		chat = key // a repeat is about the same conversation
+	}
+	if strings.ContainsFunc(chat, unicode.IsControl) {
+		return nil, refuseField("#/chat", "has a control character")
+	}
+	out, err := a.accept(ctx, string(in.Body.Agent), chat, key, in.Body.Text, event.TraceParent(in.TraceParent))
+	if err != nil {
+		return nil, err
+	}
+	if !out.Body.Duplicate {
+		a.audit(ctx, access.Right{Verb: access.Create, Resource: access.Sessions}, string(out.Body.Session), nil, out.Body)
+	}
+	return out, nil
+}
+
+func (a *api) sendMessage(ctx context.Context, in *sendInput) (*acceptedOutput, error) {
+	s, err := a.Store.GetSession(ctx, in.session())
+	if err != nil {
+		return nil, err
+	}
+	switch {
+	case s.Channel != harness.ChannelAPI:
+		return nil, refuse(http.StatusConflict, "the session is of channel "+string(s.Channel)+": its messages come from there")
+	case s.State.Ended():
+		return nil, refuse(http.StatusConflict, "the session has ended: start another")
+	}
+	out, err := a.accept(ctx, s.Account, s.Chat, a.identity(ctx, in.Key), in.Body.Text, event.TraceParent(in.TraceParent))
+	if err != nil {
+		return nil, err
+	}
+	if !out.Body.Duplicate {
+		a.audit(ctx, access.Right{Verb: access.Update, Resource: access.Sessions}, string(out.Body.Session), nil, out.Body)
+	}
+	return out, nil
+}
+
+// accept commits one message, then announces it.
+func (a *api) accept(ctx context.Context, agent, chat, key, text, trace string) (*acceptedOutput, error) {
+	text = harness.CleanText(text)
+	if strings.TrimSpace(text) == "" {
+		return nil, refuseField("#/text", "is empty")
+	}
+	in := postgres.Inbound{Arrivals: []postgres.Arrival{{
+		Account: agent, ProviderID: key, Chat: chat,
+		Message: harness.Message{Channel: harness.ChannelAPI, ChannelUserID: callerName(ctx), Text: text},
+	}}}
+	var one postgres.Accepted
+	for range 2 { // of two at once the second knows the first only at the next look
+		all, events, err := a.Store.Accept(ctx, harness.ChannelAPI, in, trace)
+		if err != nil {
+			return nil, err
+		}
+		a.Publish(ctx, events...)
+		if one = all[0]; one.Outcome != postgres.ArrivalDuplicate || one.Message != "" {
+			break
+		}
+	}
+	switch {
+	case one.Outcome == postgres.ArrivalUnrouted:
+		return nil, refuseField("#/agent", "is no agent that takes messages: there is none, or it was never READY")
+	case one.Outcome == postgres.ArrivalDenied:
+		return nil, harness.Errorf(harness.Denied, "the caller may not talk to this agent")
+	case one.Message == "":
+		return nil, refuseField("#/text", "holds something that cannot be stored")
+	}
+	return &acceptedOutput{
+		Location: location("sessions", string(one.Session)),
+		Body:     accepted{Session: one.Session, Message: one.Message, Duplicate: one.Outcome == postgres.ArrivalDuplicate},
+	}, nil
+}
+
+func (a *api) cancelSession(ctx context.Context, in *sessionInput) (*sessionOutput, error) {
+	before, err := a.Store.GetSession(ctx, in.session())
+	if err != nil {
+		return nil, err
+	}
+	s, events, err := a.Store.CancelSession(ctx, in.session(), callerName(ctx))
+	if err != nil {
+		return nil, err
+	}
+	a.Publish(ctx, events...)
+	a.audit(ctx, access.Right{Verb: access.Cancel, Resource: access.Sessions}, in.ID, before, s)
+	return &sessionOutput{s}, nil
+}
+
+// identity is what a repeat of the request has too: of the caller's key, which
+// means nothing to other callers, else a fresh one.
+func (a *api) identity(ctx context.Context, key string) string {
+	if key == "" {
+		return harness.NewID("api", a.Now())
+	}
+	sum := sha256.Sum256([]byte(callerName(ctx) + "\x00" + key))
+	return "api_" + hex.EncodeToString(sum[:16])
+}

@@ -1,0 +1,42 @@
+// Command management-api is the REST API of everything that operators do: what
+// is running, what ran, switch, edit, run, decide.
+package main
+
+import (
+	"context"
+	"net/http"
+	"time"
+
+	"tuluat.ai/harness/functions/management-api/internal/api"
+	"tuluat.ai/harness/shared/function"
+	"tuluat.ai/harness/shared/postgres"
+)
+
+func main() { function.Main("management-api", build) }
+
+// build wires the function. It does no network I/O.
+func build(ctx context.Context, env function.Env) (*function.Function, error) {
+	cfg, err := parseConfig(env.Getenv)
+	if err != nil {
+		return nil, err
+	}
+	store, err := postgres.Open(cfg.databaseURL, postgres.Options{MaxConns: 2})
+	if err != nil {
+		return nil, err
+	}
+	env.OnExit(store.Close)
+	publisher, err := function.NewPublisher(cfg.brokerURL, env.Log, time.Now)
+	if err != nil {
+		return nil, err
+	}
+	env.OnExit(publisher.Close)
+	resources, callers, err := open(cfg, env)
+	if err != nil {
+		return nil, err
+	}
+	handler := api.New(api.Options{
+		Store: store, Resources: resources, Access: callers, Limits: cfg.rate, Publish: publisher.Publish,
+		Log: env.Log, Now: time.Now, Drain: ctx.Done(), StreamTime: cfg.streamTime, OpenDocs: cfg.openDocs,
+	})
+	return &function.Function{Routes: map[string]http.Handler{"/": handler}}, nil
+}

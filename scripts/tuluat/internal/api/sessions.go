@@ -1,0 +1,118 @@
+package api
+
+import (
+	"context"
+	"net/url"
+	"time"
+
+	"tuluat.ai/harness/shared/harness"
+	"tuluat.ai/harness/shared/harness/view"
+)
+
+// SessionFilter says which sessions; empty fields: any.
+type SessionFilter struct {
+	Agent, Channel, User string
+	States               []string
+	Since, Until         time.Time
+}
+
+// Sessions lists, newest first.
+func (c *Client) Sessions(ctx context.Context, f SessionFilter, most int) (List[view.Session], error) {
+	return list[view.Session](ctx, c, path("sessions"), query(map[string][]string{
+		"agent": {f.Agent}, "status": f.States, "channel": {f.Channel}, "channelUserId": {f.User}, "since": {moment(f.Since)}, "until": {moment(f.Until)},
+	}), most)
+}
+
+// Session returns one.
+func (c *Client) Session(ctx context.Context, id harness.SessionID) (Item[view.Session], error) {
+	return get[view.Session](ctx, c, path("sessions", string(id)))
+}
+
+// Accepted says that a message is taken.
+type Accepted struct {
+	Session harness.SessionID `json:"session"`
+	Message harness.MessageID `json:"message"`
+}
+
+// Start says text to an agent in a chat of its own, or in the one named chat.
+func (c *Client) Start(ctx context.Context, agent, text, chat string) (Item[Accepted], error) {
+	body := map[string]string{"agent": agent, "text": text}
+	if chat != "" {
+		body["chat"] = chat
+	}
+	item, _, err := post[Accepted](ctx, c, path("sessions"), body, keyed(time.Now()))
+	return item, err
+}
+
+// Say says text in a session.
+func (c *Client) Say(ctx context.Context, id harness.SessionID, text string) (Item[Accepted], error) {
+	item, _, err := post[Accepted](ctx, c, path("sessions", string(id), "messages"), map[string]string{"text": text}, keyed(time.Now()))
+	return item, err
+}
+
+// Messages lists, oldest first.
+func (c *Client) Messages(ctx context.Context, id harness.SessionID, most int) (List[view.Message], error) {
+	return list[view.Message](ctx, c, path("sessions", string(id), "messages"), nil, most)
+}
+
+// Timeline lists what happened, oldest first.
+func (c *Client) Timeline(ctx context.Context, id harness.SessionID, most int) (List[view.Entry], error) {
+	return list[view.Entry](ctx, c, path("sessions", string(id), "timeline"), nil, most)
+}
+
+// Cancel ends a session.
+func (c *Client) Cancel(ctx context.Context, id harness.SessionID) (Item[view.Session], error) {
+	item, _, err := post[view.Session](ctx, c, path("sessions", string(id), "cancel"), nil, nil)
+	return item, err
+}
+
+// ApprovalFilter says which approvals; empty fields: any.
+type ApprovalFilter struct {
+	Agent, Session string
+	States         []string
+}
+
+// Approvals lists, newest first.
+func (c *Client) Approvals(ctx context.Context, f ApprovalFilter, most int) (List[view.Approval], error) {
+	return list[view.Approval](ctx, c, path("approvals"), query(map[string][]string{"agent": {f.Agent}, "session": {f.Session}, "status": f.States}), most)
+}
+
+// Approval returns one.
+func (c *Client) Approval(ctx context.Context, id harness.ApprovalID) (Item[view.Approval], error) {
+	return get[view.Approval](ctx, c, path("approvals", string(id)))
+}
+
+// Decide answers one. It counts for exactly what digest says, and for nothing if
+// that has changed.
+func (c *Client) Decide(ctx context.Context, id harness.ApprovalID, approve bool, reason, digest string) (Item[view.Approval], error) {
+	decision := "REJECT"
+	if approve {
+		decision = "APPROVE"
+	}
+	body := map[string]string{"decision": decision, "digest": digest}
+	if reason != "" {
+		body["reason"] = reason
+	}
+	item, _, err := post[view.Approval](ctx, c, path("approvals", string(id), "decision"), body, nil)
+	return item, err
+}
+
+// query leaves out what says nothing.
+func query(parameters map[string][]string) url.Values {
+	q := url.Values{}
+	for name, values := range parameters {
+		for _, v := range values {
+			if v != "" {
+				q.Add(name, v)
+			}
+		}
+	}
+	return q
+}
+
+func moment(t time.Time) string {
+	if t.IsZero() {
+		return ""
+	}
+	return t.UTC().Format(time.RFC3339Nano)
+}

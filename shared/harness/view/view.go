@@ -1,0 +1,243 @@
+// Package view is what the management API shows of each word: the store fills
+// it, management-api writes it as JSON, the CLI and the console read it. The doc
+// tags are the descriptions of the OpenAPI document.
+package view
+
+import (
+	"time"
+
+	"tuluat.ai/harness/shared/harness"
+)
+
+// Session is one conversation or workflow run.
+type Session struct {
+	ID          harness.SessionID    `json:"id"`
+	Agent       harness.AgentName    `json:"agent"`
+	Channel     harness.Channel      `json:"channel"`
+	Account     string               `json:"account" doc:"our side of the channel: a phone number id, a bot, a hook; of channel API the agent's name"`
+	Chat        string               `json:"chat" doc:"their side of the channel"`
+	State       harness.SessionState `json:"state"`
+	Reason      string               `json:"reason,omitempty" doc:"why it is in this state, where that is not its usual way"`
+	CurrentNode string               `json:"currentNode,omitempty" doc:"of a workflow run: the node that waits"`
+	Messages    int64                `json:"messages" doc:"how many there are, both ways"`
+	Steps       int64                `json:"steps" doc:"how often the model answered"`
+	CreatedAt   time.Time            `json:"createdAt"`
+	UpdatedAt   time.Time            `json:"updatedAt"`
+	EndedAt     *time.Time           `json:"endedAt,omitempty"`
+	TraceID     string               `json:"traceId,omitempty" doc:"of the trace of its newest message"`
+}
+
+// Message is one inbound or outbound text.
+type Message struct {
+	ID            harness.MessageID    `json:"id"`
+	Session       harness.SessionID    `json:"session"`
+	Seq           int64                `json:"seq" doc:"its place in the session, from 1"`
+	Direction     harness.Direction    `json:"direction"`
+	State         harness.MessageState `json:"state"`
+	ChannelUserID string               `json:"channelUserId"`
+	Text          string               `json:"text"`
+	Metadata      map[string]any       `json:"metadata,omitempty"`
+	InReplyTo     harness.MessageID    `json:"inReplyTo,omitempty" doc:"of an answer: the message it answers"`
+	Parts         []ReplyPart          `json:"parts,omitempty" doc:"of an answer: how each part was sent"`
+	Attachments   []Attachment         `json:"attachments,omitempty"`
+	CreatedAt     time.Time            `json:"createdAt"`
+}
+
+// ReplyPart is one part of an answer on its way out.
+type ReplyPart struct {
+	ID         harness.ReplyID    `json:"id"`
+	Part       int                `json:"part"`
+	State      harness.ReplyState `json:"state"`
+	Reason     string             `json:"reason,omitempty"`
+	ProviderID string             `json:"providerId,omitempty"`
+}
+
+// Attachment is a file that came with a message or went with an answer.
+type Attachment struct {
+	ID        harness.AttachmentID `json:"id"`
+	FileName  string               `json:"fileName"`
+	MIMEType  string               `json:"mimeType,omitempty"`
+	SizeBytes int64                `json:"sizeBytes"`
+	State     string               `json:"state"`
+}
+
+// EntryKind is what an Entry of a timeline tells of.
+type EntryKind string
+
+// The kinds of an Entry.
+const (
+	EntryMessage   EntryKind = "MESSAGE"
+	EntryStep      EntryKind = "STEP"
+	EntryToolCall  EntryKind = "TOOL_CALL"
+	EntryExecution EntryKind = "EXECUTION"
+	EntryApproval  EntryKind = "APPROVAL"
+)
+
+// Entry is one thing that happened in a session. Which of the last fields is set
+// follows from its kind.
+type Entry struct {
+	At        time.Time  `json:"at"`
+	Kind      EntryKind  `json:"kind" enum:"MESSAGE,STEP,TOOL_CALL,EXECUTION,APPROVAL"`
+	ID        string     `json:"id"`
+	Message   *Message   `json:"message,omitempty"`
+	Step      *Step      `json:"step,omitempty"`
+	ToolCall  *ToolCall  `json:"toolCall,omitempty"`
+	Execution *Execution `json:"execution,omitempty"`
+	Approval  *Approval  `json:"approval,omitempty"`
+}
+
+// Step is one answer of the model.
+type Step struct {
+	ID           harness.StepID    `json:"id"`
+	Message      harness.MessageID `json:"message" doc:"the message whose turn it belongs to"`
+	Seq          int64             `json:"seq"`
+	Text         string            `json:"text"`
+	Model        string            `json:"model"`
+	InputTokens  int64             `json:"inputTokens"`
+	OutputTokens int64             `json:"outputTokens"`
+}
+
+// ToolCall is one call that the model asked for.
+type ToolCall struct {
+	ID        harness.ToolCallID    `json:"id"`
+	Step      harness.StepID        `json:"step"`
+	Name      string                `json:"name"`
+	Arguments string                `json:"arguments" doc:"as the model wrote them"`
+	State     harness.ToolCallState `json:"state"`
+	Result    string                `json:"result,omitempty" doc:"what the model is told"`
+	EndedAt   *time.Time            `json:"endedAt,omitempty"`
+}
+
+// Execution is one command in a sandbox.
+type Execution struct {
+	ID          harness.ExecutionID    `json:"id"`
+	Session     harness.SessionID      `json:"session"`
+	Agent       harness.AgentName      `json:"agent"`
+	Cause       harness.ExecutionCause `json:"cause"`
+	CauseID     string                 `json:"causeId" doc:"the tool call, node visit or API request that asked for it"`
+	Command     string                 `json:"command"`
+	State       harness.ExecutionState `json:"state"`
+	Reason      string                 `json:"reason,omitempty"`
+	Sandbox     harness.SandboxID      `json:"sandbox,omitempty"`
+	ExitCode    *int                   `json:"exitCode,omitempty"`
+	StdoutBytes int64                  `json:"stdoutBytes" doc:"printed, stored or not"`
+	StderrBytes int64                  `json:"stderrBytes"`
+	CreatedAt   time.Time              `json:"createdAt"`
+	StartedAt   *time.Time             `json:"startedAt,omitempty"`
+	EndedAt     *time.Time             `json:"endedAt,omitempty"`
+}
+
+// Output is a stretch of what a command printed to one of its streams.
+type Output struct {
+	Stream string `json:"stream" enum:"stdout,stderr"`
+	Offset int64  `json:"offset" doc:"of the first byte of data"`
+	Data   []byte `json:"data" doc:"base64"`
+	Next   int64  `json:"next" doc:"offset to ask for next"`
+	Total  int64  `json:"total" doc:"bytes printed so far"`
+	Ended  bool   `json:"ended" doc:"the command has ended and nothing follows data"`
+}
+
+// Sandbox is one Pod or local sandbox.
+type Sandbox struct {
+	ID             harness.SandboxID    `json:"id"`
+	Name           string               `json:"name" doc:"of the Pod"`
+	UID            string               `json:"uid,omitempty"`
+	Agent          harness.AgentName    `json:"agent"`
+	Session        harness.SessionID    `json:"session"`
+	State          harness.SandboxState `json:"state"`
+	Reason         string               `json:"reason,omitempty"`
+	Message        string               `json:"message,omitempty" doc:"the reason in words"`
+	Spec           harness.SandboxSpec  `json:"spec"`
+	CreatedAt      time.Time            `json:"createdAt"`
+	LastActivityAt time.Time            `json:"lastActivityAt"`
+	ExpiresAt      time.Time            `json:"expiresAt"`
+	EndedAt        *time.Time           `json:"endedAt,omitempty"`
+}
+
+// Approval is one question to a human.
+type Approval struct {
+	ID          harness.ApprovalID    `json:"id"`
+	Session     harness.SessionID     `json:"session"`
+	Agent       harness.AgentName     `json:"agent"`
+	CurrentNode string                `json:"currentNode,omitempty"`
+	ToolCall    harness.ToolCallID    `json:"toolCall,omitempty"`
+	Title       string                `json:"title" doc:"what is asked, in one line"`
+	Input       map[string]any        `json:"input" doc:"exactly what will run when approved"`
+	Digest      string                `json:"digest" doc:"SHA-256 of exactly what will run; a decision may name it"`
+	State       harness.ApprovalState `json:"state"`
+	DecidedBy   string                `json:"decidedBy,omitempty"`
+	DecidedVia  string                `json:"decidedVia,omitempty" doc:"API or the channel"`
+	Reason      string                `json:"reason,omitempty" doc:"what the decider wrote"`
+	RequestedAt time.Time             `json:"requestedAt"`
+	ExpiresAt   *time.Time            `json:"expiresAt,omitempty"`
+	DecidedAt   *time.Time            `json:"decidedAt,omitempty"`
+}
+
+// DeadLetter is an event that the broker gave up on.
+type DeadLetter struct {
+	ID          int64             `json:"id"`
+	Event       string            `json:"event" doc:"id of the event"`
+	Type        string            `json:"type"`
+	Session     harness.SessionID `json:"session,omitempty"`
+	Payload     map[string]any    `json:"payload"`
+	Destination string            `json:"destination" doc:"who would not take it"`
+	StatusCode  int               `json:"statusCode,omitempty" doc:"what it answered"`
+	Cause       string            `json:"cause,omitempty" doc:"the start of the answer"`
+	State       string            `json:"state" enum:"OPEN,MOOT,REPLAYED,DISCARDED"`
+	DecidedBy   string            `json:"decidedBy,omitempty" doc:"who replayed or discarded it last"`
+	Times       int               `json:"times" doc:"how often the broker gave up on it"`
+	ReceivedAt  time.Time         `json:"receivedAt"`
+	UpdatedAt   time.Time         `json:"updatedAt"`
+}
+
+// LogEntry is a row of agent_execution_logs.
+type LogEntry struct {
+	ID              int64             `json:"id"`
+	Agent           harness.AgentName `json:"agent"`
+	Session         harness.SessionID `json:"session,omitempty"`
+	Node            string            `json:"node,omitempty"`
+	Level           string            `json:"level" enum:"DEBUG,INFO,WARN,ERROR"`
+	Message         string            `json:"message"`
+	GuardrailResult string            `json:"guardrailResult,omitempty"`
+	CreatedAt       time.Time         `json:"createdAt"`
+}
+
+// ChannelAccount is our side of a channel, and how it is doing.
+type ChannelAccount struct {
+	Channel        harness.Channel   `json:"channel"`
+	Account        string            `json:"account"`
+	Agent          harness.AgentName `json:"agent"`
+	LastInboundAt  *time.Time        `json:"lastInboundAt,omitempty"`
+	LastOutboundAt *time.Time        `json:"lastOutboundAt,omitempty"`
+	Waiting        int64             `json:"waiting" doc:"replies that are not sent yet"`
+	Failed         int64             `json:"failed" doc:"replies of the last 24 hours that could not be sent"`
+	Unknown        int64             `json:"unknown" doc:"replies of the last 24 hours of which nobody knows whether they arrived"`
+	Secrets        []SecretCheck     `json:"secrets,omitempty"`
+}
+
+// SecretCheck is whether a Secret that an agent names can be used.
+type SecretCheck struct {
+	Name   string `json:"name"`
+	Key    string `json:"key"`
+	State  string `json:"state" enum:"AVAILABLE,NOT_FOUND,DENIED,EMPTY"`
+	Reason string `json:"reason,omitempty"`
+}
+
+// AuditEntry is one write through the management API.
+type AuditEntry struct {
+	ID        int64          `json:"id"`
+	Actor     string         `json:"actor"`
+	Action    string         `json:"action" doc:"verb and resource, as in update aiagents"`
+	Object    string         `json:"object" doc:"name or id of what was written"`
+	Before    map[string]any `json:"before,omitempty"`
+	After     map[string]any `json:"after,omitempty"`
+	RequestID string         `json:"requestId"`
+	CreatedAt time.Time      `json:"createdAt"`
+}
+
+// Place is a place in a list: behind the row with this time and id. The zero
+// Place is before the first row.
+type Place struct {
+	At time.Time
+	ID string
+}

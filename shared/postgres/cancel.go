@@ -1,0 +1,115 @@
+package postgres
+
+import (
+	"context"
+	"fmt"
+
+	"github.com/jackc/pgx/v5"
+
+	"tuluat.ai/harness/shared/event"
+	"tuluat.ai/harness/shared/harness"
+	"tuluat.ai/harness/shared/harness/view"
+)
+
+// cancelSessionSQL ends session $1, for $2 by $3, and everything in it that has
+// not begun. A step that is being worked loses its lease and writes nothing.
+const cancelSessionSQL = `
+WITH ended AS (
+    UPDATE sessions SET state = 'CANCELLED', reason = $2, due_at = NULL, retry_at = NULL, lease_owner = NULL, lease_until = NULL, lease_token = lease_token + 1,
+           updated_at = now(), ended_at = now(),
+           event_seq = event_seq + (SELECT count(*) FROM tool_calls WHERE session_id = $1 AND state IN ('PENDING', 'RUNNING'))
+    WHERE session_id = $1 AND state NOT IN ('COMPLETED', 'CANCELLED') RETURNING *
+), heard AS (
+    DELETE FROM outbox USING ended WHERE subject = ended.session_id
+), unread AS (
+    UPDATE messages m SET state = 'DONE' FROM ended WHERE m.session_id = ended.session_id AND m.state IN ('PENDING', 'RUNNING')
+), called AS (
+    UPDATE tool_calls t SET state = 'FAILED', result = 'Interrupted: the session was cancelled; the outcome of this call is unknown.', ended_at = now()
+    FROM ended WHERE t.session_id = ended.session_id AND t.state IN ('PENDING', 'RUNNING') RETURNING t.tool_call_id
+), told AS (
+    INSERT INTO session_events (session_id, seq, kind, ref)
+    SELECT ended.session_id, ended.event_seq - count(*) OVER () + row_number() OVER (ORDER BY tool_call_id), 'TOOL_RESULT', tool_call_id FROM called, ended
+), asked AS (
+    UPDATE approvals a SET state = 'CANCELLED', decided_by = $3, decided_via = 'API', reason = $2, decided_at = now()
+    FROM ended WHERE a.session_id = ended.session_id AND a.state = 'PENDING'
+), waiting AS (
+    UPDATE executions e SET state = 'CANCELLED', reason = $2, due_at = NULL, ended_at = now()
+    FROM ended WHERE e.session_id = ended.session_id AND e.state = 'PENDING'
+)
+SELECT lease_token, traceparent, channel, log_entry(agent_name, session_id, '', 'WARN', 'session ' || $2::text, '') FROM ended`
+
+// cancelRunningSQL marks the RUNNING executions e of a condition on $1, $2 being
+// the type of their event: whoever hears it ends the command, also while another
+// waits for it. Its announcement stays until the execution has ended.
+func cancelRunningSQL(of string) string {
+	return `
+WITH marked AS (
+    UPDATE executions e SET cancelled_at = now(), due_at = CASE WHEN e.lease_owner IS NULL THEN now() ELSE e.due_at END
+    WHERE e.state = 'RUNNING' AND e.cancelled_at IS NULL AND ` + of + ` RETURNING e.execution_id, e.session_id, e.agent_name
+), told AS (
+    INSERT INTO outbox (event_id, event_type, subject, session_id, agent_name, payload, traceparent, due_at)
+    SELECT '` + executionRequestedID + `' || m.execution_id || ':cancel', $2, m.execution_id, m.session_id, m.agent_name,
+           jsonb_build_object('session', m.session_id, 'execution', m.execution_id), n.traceparent, now() + interval '` + announceAgain + `'
+    FROM marked m JOIN sessions n USING (session_id) ON CONFLICT (event_id) DO NOTHING
+)
+SELECT m.execution_id, m.session_id, m.agent_name, n.traceparent FROM marked m JOIN sessions n USING (session_id)`
+}
+
+func collectCancelled(events *[]event.Event) func(pgx.Rows) error {
+	return each(func(row pgx.CollectableRow) error {
+		e := event.Event{Type: event.ExecutionRequested}
+		err := row.Scan(&e.Payload.Execution, &e.Session, &e.Agent, &e.TraceParent)
+		e.ID, e.Payload.Session = executionRequestedID+string(e.Payload.Execution)+":cancel", e.Session
+		*events = append(*events, e)
+		return err
+	})
+}
+
+// CancelSession ends a session for by and returns it with the events to publish.
+// Messages that wait get no answer, open calls and questions get none either,
+// commands that wait never start, and one that runs is to be ended. What was
+// answered before still goes out. harness.Conflict, with the session: it has
+// ended already.
+func (s *Store) CancelSession(ctx context.Context, id harness.SessionID, by string) (view.Session, []event.Event, error) {
+	session, err := s.GetSession(ctx, id)
+	if err != nil {
+		return session, nil, err
+	}
+	var events []event.Event
+	b := &pgx.Batch{}
+	b.Queue(lockAgentSQL, session.Agent)
+	b.Queue(lockSessionSQL, id)
+	by = harness.CleanText(by)
+	b.Queue(cancelSessionSQL, id, "cancelled by "+by, by).Query(each(func(row pgx.CollectableRow) error {
+		var token int64
+		e := event.Event{Type: event.SessionChanged, Session: id, Agent: session.Agent, Payload: event.Payload{Session: id}}
+		err := row.Scan(&token, &e.TraceParent, &e.Channel, nil)
+		e.ID = fmt.Sprintf("session.changed:%s:%d", id, token)
+		events = append(events, e)
+		return err
+	}))
+	b.Queue(cancelRunningSQL("e.session_id = $1 AND EXISTS (SELECT 1 FROM sessions n WHERE n.session_id = $1 AND n.state = 'CANCELLED')"), id, event.ExecutionRequested).
+		Query(collectCancelled(&events))
+	wake(b, session.Agent, &events)
+	if err := s.batch(ctx, b, nil); err != nil {
+		return session, nil, err
+	}
+	if session, err = s.GetSession(ctx, id); err != nil {
+		return session, events, err
+	}
+	if len(events) == 0 || events[0].Type != event.SessionChanged {
+		return session, events, harness.Errorf(harness.Conflict, "the session has ended already (%s)", session.State)
+	}
+	return session, events, nil
+}
+
+// Cancelled returns a RUNNING execution that is to be ended while somebody else
+// holds its claim: who ends it needs no more than this. harness.NotFound: there
+// is none.
+func (s *Store) Cancelled(ctx context.Context, id harness.ExecutionID) (*ExecutionClaim, error) {
+	c := &ExecutionClaim{ID: id, State: harness.ExecutionRunning, Cancelled: true, Sandbox: &SandboxRecord{}}
+	err := s.pool.QueryRow(ctx, `SELECT e.session_id, e.agent_name, e.nonce, e.sandbox_uid, `+sandboxColumns+`
+		FROM executions e JOIN sandboxes s USING (sandbox_id) WHERE e.execution_id = $1 AND e.state = 'RUNNING' AND e.cancelled_at IS NOT NULL`, id).
+		Scan(append([]any{&c.Session, &c.Agent, &c.Nonce, &c.UID}, c.Sandbox.targets()...)...)
+	return c, translate(err)
+}

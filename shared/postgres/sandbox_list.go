@@ -1,0 +1,90 @@
+package postgres
+
+import (
+	"context"
+
+	"github.com/jackc/pgx/v5"
+
+	"tuluat.ai/harness/shared/event"
+	"tuluat.ai/harness/shared/harness"
+	"tuluat.ai/harness/shared/harness/view"
+)
+
+// SandboxFilter says which sandboxes a list holds. Zero fields: any.
+type SandboxFilter struct {
+	Agent   harness.AgentName
+	Session harness.SessionID
+	States  []harness.SandboxState
+}
+
+const sandboxViewColumns = `b.sandbox_id, b.sandbox_name, b.sandbox_uid, b.agent_name, b.session_id, b.state, b.reason, b.message, b.spec,
+	b.created_at, b.last_activity_at, b.expires_at, b.ended_at`
+
+func readSandboxView(row pgx.CollectableRow) (view.Sandbox, error) {
+	var v view.Sandbox
+	err := row.Scan(&v.ID, &v.Name, &v.UID, &v.Agent, &v.Session, &v.State, &v.Reason, &v.Message, &v.Spec,
+		&v.CreatedAt, &v.LastActivityAt, &v.ExpiresAt, &v.EndedAt)
+	return v, err
+}
+
+// ListSandboxes returns up to limit sandboxes behind after, newest first.
+func (s *Store) ListSandboxes(ctx context.Context, f SandboxFilter, after view.Place, limit int) ([]view.Sandbox, error) {
+	q := &query{}
+	q.behind("b.sandbox_id", after)
+	q.equal("b.agent_name", string(f.Agent))
+	q.equal("b.session_id", string(f.Session))
+	if err := in(q, "b.state", f.States, harness.SandboxState.Known); err != nil {
+		return nil, err
+	}
+	from := `sandboxes b`
+	if live(f.States) { // few at any time: all of them, and then in order
+		from = `(SELECT * FROM sandboxes WHERE state <> 'GONE' OFFSET 0) b`
+	}
+	return list(ctx, s, `SELECT `+sandboxViewColumns+` FROM `+from+` WHERE `+q.sql()+` ORDER BY b.sandbox_id DESC LIMIT `+q.arg(limit), q.args, readSandboxView)
+}
+
+func live(states []harness.SandboxState) bool {
+	for _, state := range states {
+		if state == harness.SandboxGone {
+			return false
+		}
+	}
+	return len(states) > 0
+}
+
+// GetSandbox returns one sandbox. harness.NotFound: there is none.
+func (s *Store) GetSandbox(ctx context.Context, id harness.SandboxID) (view.Sandbox, error) {
+	return one(ctx, s, "sandbox", `SELECT `+sandboxViewColumns+` FROM sandboxes b WHERE b.sandbox_id = $1`, []any{id}, readSandboxView)
+}
+
+// TerminateSandbox says that by wants the sandbox ended: it takes no more
+// commands, the one that runs in it is to be cancelled, and the sweep removes
+// it. It returns the sandbox and the events to publish. To say so again has no
+// effect. harness.Conflict, with the sandbox: it is GONE.
+func (s *Store) TerminateSandbox(ctx context.Context, id harness.SandboxID, by string) (view.Sandbox, []event.Event, error) {
+	sandbox, err := s.GetSandbox(ctx, id)
+	if err != nil {
+		return sandbox, nil, err
+	}
+	var events []event.Event
+	marked := false
+	b := &pgx.Batch{}
+	b.Queue(lockAgentSQL, sandbox.Agent)
+	b.Queue(`WITH begun AS (
+			UPDATE sandboxes SET state = 'TERMINATING', reason = '`+SandboxOperator+`', updated_at = now()
+			WHERE sandbox_id = $1 AND state IN ('CREATING', 'READY') RETURNING agent_name, session_id
+		) SELECT log_entry(agent_name, session_id, '', 'WARN', 'sandbox ' || $1::text || ' is ended by ' || $2::text, '') FROM begun`, id, harness.CleanText(by))
+	b.Queue(`SELECT state <> 'GONE' FROM sandboxes WHERE sandbox_id = $1`, id).QueryRow(func(row pgx.Row) error { return row.Scan(&marked) })
+	b.Queue(cancelRunningSQL("e.sandbox_id = $1 AND EXISTS (SELECT 1 FROM sandboxes b WHERE b.sandbox_id = $1 AND b.state <> 'GONE')"), id, event.ExecutionRequested).
+		Query(collectCancelled(&events))
+	if err := s.batch(ctx, b, nil); err != nil {
+		return sandbox, nil, err
+	}
+	if sandbox, err = s.GetSandbox(ctx, id); err != nil {
+		return sandbox, events, err
+	}
+	if !marked {
+		return sandbox, nil, harness.Errorf(harness.Conflict, "the sandbox is gone")
+	}
+	return sandbox, events, nil
+}
