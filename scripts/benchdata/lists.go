@@ -43,6 +43,9 @@ func lists(ctx context.Context, store *postgres.Store, o options) (over int, err
 		return 0, err
 	}
 	for _, c := range cases {
+		if !strings.HasPrefix(c.name(), o.only) {
+			continue
+		}
 		results, err := c.measure(ctx, o.runs)
 		if err != nil {
 			return over, fmt.Errorf("%s: %w", c.name(), err)

@@ -31,6 +31,7 @@ type options struct {
 	runs     int           // of each list and page
 	turns    int           // of each measurement of what indexes cost
 	target   time.Duration // p99 of a page
+	only     string        // measure just the lists whose names begin so
 	busy     bool          // judge by the server's time on the CPU
 	dir      string        // kept, and used again; empty: made and removed
 }
@@ -42,6 +43,7 @@ func main() {
 	flag.IntVar(&o.runs, "runs", 200, "runs of each list and page")
 	flag.IntVar(&o.turns, "turns", 2000, "turns of each measurement of what indexes cost")
 	flag.DurationVar(&o.target, "target", 50*time.Millisecond, "the p99 that no page may be over")
+	flag.StringVar(&o.only, "only", "", "measure just the lists whose names begin so")
 	flag.BoolVar(&o.busy, "busy", false, "the machine does other things meanwhile: judge by the server's time on the CPU")
 	flag.StringVar(&o.dir, "dir", "", "where the server's folder is kept, with its rows, for another run")
 	flag.Parse()

@@ -2,6 +2,7 @@ package postgres
 
 import (
 	"context"
+	"strings"
 	"time"
 
 	"github.com/jackc/pgx/v5"
@@ -39,22 +40,43 @@ func (s *Store) ListExecutions(ctx context.Context, f ExecutionFilter, after vie
 		sandbox := q.arg(f.Sandbox)
 		q.and("e.sandbox_id = " + sandbox + " AND e.session_id = (SELECT b.session_id FROM sandboxes b WHERE b.sandbox_id = " + sandbox + ")")
 	}
+	if f.Session == "" && f.Sandbox == "" && (f.Agent != "" || len(f.States) > 0) {
+		return s.executionsByState(ctx, f, q, limit)
+	}
 	if err := in(q, "e.state", f.States, harness.ExecutionState.Known); err != nil {
 		return nil, err
 	}
-	n := q.arg(limit)
-	if f.Session == "" && f.Sandbox == "" && (f.Agent != "" || len(f.States) > 0) {
-		agents := `agents a`
-		if f.Agent != "" {
-			agents = `(SELECT ` + q.arg(f.Agent) + `::text AS agent_name) a`
-		}
-		return list(ctx, s, `SELECT `+executionColumns+` FROM (
-				SELECT p.execution_id FROM `+agents+` CROSS JOIN LATERAL (
-					SELECT e.execution_id FROM executions e WHERE e.agent_name = a.agent_name AND `+q.sql()+` ORDER BY e.execution_id DESC LIMIT `+n+`) p
-				ORDER BY p.execution_id DESC LIMIT `+n+`) p JOIN executions e USING (execution_id) ORDER BY e.execution_id DESC`, q.args, readExecution)
-	}
 	q.equal("e.agent_name", string(f.Agent))
-	return list(ctx, s, `SELECT `+executionColumns+` FROM executions e WHERE `+q.sql()+` ORDER BY e.execution_id DESC LIMIT `+n, q.args, readExecution)
+	return list(ctx, s, `SELECT `+executionColumns+` FROM executions e WHERE `+q.sql()+` ORDER BY e.execution_id DESC LIMIT `+q.arg(limit), q.args, readExecution)
+}
+
+// executionsByState merges the newest of each state of each agent: the index of
+// those that have ended has both before the id, so that no list of few walks
+// past many, and those that have not are few.
+func (s *Store) executionsByState(ctx context.Context, f ExecutionFilter, q *query, limit int) ([]view.Execution, error) {
+	agents := `agents a`
+	if f.Agent != "" {
+		agents = `(SELECT ` + q.arg(f.Agent) + `::text AS agent_name) a`
+	}
+	newest := ` AND ` + q.sql() + ` ORDER BY e.execution_id DESC LIMIT ` + q.arg(limit)
+	of := []string{`SELECT e.execution_id FROM executions e WHERE e.agent_name = a.agent_name` + newest}
+	if len(f.States) > 0 {
+		of = nil
+	}
+	for _, state := range once(f.States) {
+		quoted, err := quoted([]harness.ExecutionState{state}, harness.ExecutionState.Known)
+		if err != nil {
+			return nil, err
+		}
+		from := `executions e WHERE e.agent_name = a.agent_name AND e.state = ` + quoted
+		if !state.Ended() { // all of them, and then in order
+			from = `(SELECT o.execution_id, o.created_at FROM executions o WHERE o.agent_name = a.agent_name AND o.state = ` + quoted + ` OFFSET 0) e WHERE true`
+		}
+		of = append(of, `SELECT e.execution_id FROM `+from+newest)
+	}
+	return list(ctx, s, `SELECT `+executionColumns+` FROM (
+			SELECT p.execution_id FROM `+agents+` CROSS JOIN LATERAL ((`+strings.Join(of, `) UNION ALL (`)+`)) p
+			ORDER BY p.execution_id DESC LIMIT `+q.arg(limit)+`) p JOIN executions e USING (execution_id) ORDER BY e.execution_id DESC`, q.args, readExecution)
 }
 
 // GetExecution returns one execution. harness.NotFound: there is none.

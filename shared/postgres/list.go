@@ -3,6 +3,7 @@ package postgres
 import (
 	"context"
 	"fmt"
+	"slices"
 	"strings"
 	"time"
 
@@ -74,9 +75,12 @@ func in[S ~string](q *query, column string, states []S, known func(S) bool) erro
 	return err
 }
 
+// once is each of the states once, in order.
+func once[S ~string](states []S) []S { return slices.Compact(slices.Sorted(slices.Values(states))) }
+
 func quoted[S ~string](states []S, known func(S) bool) (string, error) {
 	var all []string
-	for _, state := range states {
+	for _, state := range once(states) {
 		if !known(state) {
 			return "", harness.Errorf(harness.Invalid, "%q is no state of these", string(state))
 		}

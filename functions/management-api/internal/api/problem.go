@@ -46,14 +46,6 @@ func refuseField(pointer, detail string) *problem {
 	return refuse(http.StatusUnprocessableEntity, "the request is not valid", view.ProblemField{Pointer: pointer, Detail: detail})
 }
 
-func (p *problem) with(name, value string) *problem {
-	if p.header == nil {
-		p.header = http.Header{}
-	}
-	p.header.Set(name, value)
-	return p
-}
-
 // problemOf is what a caller is told of err. What is not the caller's doing is
 // logged.
 func (a *api) problemOf(ctx context.Context, operation string, err error) *problem {
@@ -68,7 +60,7 @@ func (a *api) problemOf(ctx context.Context, operation string, err error) *probl
 		a.Log.Error("request failed", "operation", operation, "request", access.RequestID(ctx), "kind", string(harness.KindOf(err)), "err", err)
 	}
 	if p.Status == http.StatusServiceUnavailable {
-		p.with("Retry-After", "1")
+		p.header = http.Header{"Retry-After": {"1"}}
 	}
 	p.RequestID = access.RequestID(ctx)
 	return p
