@@ -30,15 +30,23 @@ const rareAgent = harness.AgentName("agent-39")
 // people use together.
 func casesOf(ctx context.Context, s *postgres.Store) ([]listCase, error) {
 	var large harness.SessionID
-	if err := s.Pool().QueryRow(ctx, `SELECT session_id FROM large`).Scan(&large); err != nil {
+	var sessions, logged []harness.SessionID
+	var sandboxes []harness.SandboxID
+	conn, err := s.Pool().Acquire(ctx)
+	if err != nil {
 		return nil, err
 	}
-	var sessions []harness.SessionID
-	var sandboxes []harness.SandboxID
-	var logged []harness.SessionID
-	if err := s.Pool().QueryRow(ctx, `SELECT (SELECT array_agg(session_id) FROM (SELECT session_id FROM made WHERE n % 10 = 0 ORDER BY n::bigint * 7919 % 100003 LIMIT 500) s),
+	defer conn.Release()
+	if _, err := conn.Exec(ctx, `SET statement_timeout = 0`); err != nil { // nothing is in memory yet
+		return nil, err
+	}
+	if err := conn.QueryRow(ctx, `SELECT (SELECT session_id FROM large),
+		(SELECT array_agg(session_id) FROM (SELECT session_id FROM made WHERE n % 2000 = 0 LIMIT 500) s),
 		(SELECT array_agg(sandbox_id) FROM (SELECT sandbox_id FROM sandboxes LIMIT 500) b),
-		(SELECT array_agg(session_id) FROM (SELECT session_id FROM agent_execution_logs TABLESAMPLE SYSTEM (0.1) LIMIT 500) l)`).Scan(&sessions, &sandboxes, &logged); err != nil {
+		(SELECT array_agg(session_id) FROM (SELECT session_id FROM agent_execution_logs TABLESAMPLE SYSTEM (0.1) LIMIT 500) l)`).Scan(&large, &sessions, &sandboxes, &logged); err != nil {
+		return nil, err
+	}
+	if _, err := conn.Exec(ctx, `SET statement_timeout = 15000`); err != nil {
 		return nil, err
 	}
 	now := time.Now()

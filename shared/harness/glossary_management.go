@@ -37,9 +37,5 @@ func management() []Word {
 		{Name: "tokenFile", Meaning: "the file that holds the token of the API", Key: "tokenFile"},
 		{Name: "caFile", Meaning: "the file with the certificates that the API is trusted by", Key: "caFile"},
 		{Name: "plainHTTP", Meaning: "the API may be called without TLS", Key: "plainHTTP"},
-
-		{Name: "table", Meaning: "printed for people, in columns", Value: "TABLE"},
-		{Name: "json", Meaning: "printed as JSON", Value: "JSON"},
-		{Name: "yaml", Meaning: "printed as YAML", Value: "YAML"},
 	}
 }

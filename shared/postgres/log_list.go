@@ -23,9 +23,12 @@ type LogFilter struct {
 	Since, Until time.Time
 }
 
-// logScan is how many entries one call of ListLogs looks at: no index helps to
-// find words, and a page has its time.
-const logScan = 10000
+// How many entries one call of ListLogs looks at: no index helps to find words,
+// and a page has its time. Those of one agent are far apart from each other.
+const (
+	logScan      = 10000
+	logScanAgent = 1000
+)
 
 // ListLogs returns up to limit log entries behind after, newest first, and the
 // place to go on from. That is the zero place at the end of the list: a page may
@@ -62,38 +65,24 @@ func (s *Store) ListLogs(ctx context.Context, f LogFilter, after view.Place, lim
 		match.and("level IN (" + levels + ")")
 	}
 	if f.Text == "" && len(match.where) == 0 {
-		entries, err := s.scanLogs(ctx, scan, limit, "true", nil, limit)
-		if err != nil || len(entries) < limit {
-			return entries, view.Place{}, err
-		}
-		return entries, placeOf(entries), nil
+		return s.scanLogs(ctx, scan, limit, "true", nil, limit)
 	}
 	var pattern []any
 	if f.Text != "" {
 		pattern = []any{"%" + escapeLike.Replace(harness.CleanText(f.Text)) + "%"}
 		match.and(fmt.Sprintf("message ILIKE $%d", len(q.args)+1))
 	}
-	entries, err := s.scanLogs(ctx, scan, logScan, match.sql(), pattern, limit)
-	if err != nil || len(entries) == limit {
-		return entries, placeOf(entries), err
+	most := logScan
+	if f.Agent != "" {
+		most = logScanAgent
 	}
-	last, err := s.lastLog(ctx, scan, logScan)
-	return entries, placeOf(last), err
+	return s.scanLogs(ctx, scan, most, match.sql(), pattern, limit)
 }
 
 var escapeLike = strings.NewReplacer(`\`, `\\`, `%`, `\%`, `_`, `\_`)
 
 func onlyWarnings(levels []harness.Level) bool {
 	return !slices.ContainsFunc(levels, func(l harness.Level) bool { return l != harness.LevelWarn && l != harness.LevelError })
-}
-
-// placeOf is the place behind the last of entries.
-func placeOf(entries []view.LogEntry) view.Place {
-	if len(entries) == 0 {
-		return view.Place{}
-	}
-	last := entries[len(entries)-1]
-	return view.Place{At: last.CreatedAt, ID: strconv.FormatInt(last.ID, 10)}
 }
 
 // logScanOf is a walk over log entries, newest first.
@@ -117,20 +106,31 @@ func (w logScanOf) first(most string) string {
 	return `SELECT * FROM ` + from + newestLog + ` LIMIT ` + most
 }
 
-// scanLogs returns up to limit of the first entries of a walk, of those that
-// match, which may have arguments of its own.
-func (s *Store) scanLogs(ctx context.Context, w logScanOf, scan int, match string, args []any, limit int) ([]view.LogEntry, error) {
-	q := query{args: slices.Concat(w.args, args)}
-	return list(ctx, s, `SELECT `+logColumns+` FROM (`+w.first(q.arg(scan))+`) l WHERE `+match+newestLog+` LIMIT `+q.arg(limit), q.args, readLogEntry)
-}
-
-// lastLog returns the entry number scan of a walk, if it has so many.
-func (s *Store) lastLog(ctx context.Context, w logScanOf, scan int) ([]view.LogEntry, error) {
-	q := query{args: slices.Clone(w.args)}
-	return list(ctx, s, `SELECT `+logColumns+` FROM (`+w.first(q.arg(scan))+`) l`+newestLog+` OFFSET `+q.arg(scan-1)+` LIMIT 1`, q.args, readLogEntry)
-}
-
-func readLogEntry(row pgx.CollectableRow) (view.LogEntry, error) {
-	var v view.LogEntry
-	return v, row.Scan(&v.ID, &v.Agent, &v.Session, &v.Node, &v.Level, &v.Message, &v.GuardrailResult, &v.CreatedAt)
+// scanLogs returns up to limit of the first scan entries of a walk, of those that
+// match, which may have an argument of its own, and the place behind the last
+// entry that was looked at. It stops looking when it has them.
+func (s *Store) scanLogs(ctx context.Context, w logScanOf, scan int, match string, arg []any, limit int) ([]view.LogEntry, view.Place, error) {
+	q := query{args: slices.Concat(w.args, arg)}
+	most := q.arg(scan)
+	entries := []view.LogEntry{}
+	var last view.Place
+	reached := false // the entry number scan: there may be more behind it
+	_, err := list(ctx, s, `SELECT `+logColumns+`, matches, n = `+most+` FROM (SELECT l.*, row_number() OVER () AS n, `+match+` AS matches FROM (`+w.first(most)+`) l) l
+		WHERE matches OR n = `+most+newestLog+` LIMIT `+q.arg(limit), q.args, func(row pgx.CollectableRow) (struct{}, error) {
+		var v view.LogEntry
+		var matches bool
+		err := row.Scan(&v.ID, &v.Agent, &v.Session, &v.Node, &v.Level, &v.Message, &v.GuardrailResult, &v.CreatedAt, &matches, &reached)
+		last = view.Place{At: v.CreatedAt, ID: strconv.FormatInt(v.ID, 10)}
+		if matches {
+			entries = append(entries, v)
+		}
+		return struct{}{}, err
+	})
+	if err != nil {
+		return nil, view.Place{}, err
+	}
+	if len(entries) < limit && !reached {
+		last = view.Place{}
+	}
+	return entries, last, nil
 }
