@@ -32,21 +32,10 @@ func casesOf(ctx context.Context, s *postgres.Store) ([]listCase, error) {
 	var large harness.SessionID
 	var sessions, logged []harness.SessionID
 	var sandboxes []harness.SandboxID
-	conn, err := s.Pool().Acquire(ctx)
-	if err != nil {
-		return nil, err
-	}
-	defer conn.Release()
-	if _, err := conn.Exec(ctx, `SET statement_timeout = 0`); err != nil { // nothing is in memory yet
-		return nil, err
-	}
-	if err := conn.QueryRow(ctx, `SELECT (SELECT session_id FROM large),
+	if err := s.Pool().QueryRow(ctx, `SELECT (SELECT session_id FROM large),
 		(SELECT array_agg(session_id) FROM (SELECT session_id FROM made WHERE n % 2000 = 0 LIMIT 500) s),
 		(SELECT array_agg(sandbox_id) FROM (SELECT sandbox_id FROM sandboxes LIMIT 500) b),
 		(SELECT array_agg(session_id) FROM (SELECT session_id FROM agent_execution_logs TABLESAMPLE SYSTEM (0.1) LIMIT 500) l)`).Scan(&large, &sessions, &sandboxes, &logged); err != nil {
-		return nil, err
-	}
-	if _, err := conn.Exec(ctx, `SET statement_timeout = 15000`); err != nil {
 		return nil, err
 	}
 	now := time.Now()

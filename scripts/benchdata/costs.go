@@ -76,7 +76,7 @@ func compare(ctx context.Context, s *postgres.Store, o options, what string, uni
 	for round := range 4 {
 		set := round % 2
 		for _, sql := range sets[set] {
-			if err := slowly(ctx, s, sql); err != nil {
+			if _, err := s.Pool().Exec(ctx, sql); err != nil {
 				return err
 			}
 		}
@@ -93,22 +93,7 @@ func compare(ctx context.Context, s *postgres.Store, o options, what string, uni
 	fmt.Printf("%s: %.0f µs with the indexes, %.0f µs without (%+.1f%%); %.0f and %.0f bytes of WAL (%+.1f%%)\n", what,
 		float64(with.time)/1000, float64(without.time)/1000, 100*(float64(with.time)/float64(without.time)-1), with.wal, without.wal, 100*(with.wal/without.wal-1))
 	for _, sql := range sets[0] {
-		if err := slowly(ctx, s, sql); err != nil {
-			return err
-		}
-	}
-	return nil
-}
-
-// slowly runs a statement that may take longer than a function's.
-func slowly(ctx context.Context, s *postgres.Store, sql string) error {
-	conn, err := s.Pool().Acquire(ctx)
-	if err != nil {
-		return err
-	}
-	defer conn.Release()
-	for _, sql := range []string{`SET statement_timeout = 0`, sql, `SET statement_timeout = 15000`} {
-		if _, err := conn.Exec(ctx, sql); err != nil {
+		if _, err := s.Pool().Exec(ctx, sql); err != nil {
 			return err
 		}
 	}

@@ -78,7 +78,8 @@ func run(ctx context.Context, o options) (err error) {
 	if err := prepare(ctx, pg, o); err != nil {
 		return err
 	}
-	store, err := postgres.Open(harness.Secret(pg.DSN(database)), postgres.Options{MaxConns: 1})
+	// A machine that does other things meanwhile may take its time over a page.
+	store, err := postgres.Open(harness.Secret(pg.DSN(database)+"&statement_timeout=0"), postgres.Options{MaxConns: 1})
 	if err != nil {
 		return err
 	}

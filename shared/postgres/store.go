@@ -54,6 +54,7 @@ func Open(dsn harness.Secret, o Options) (*Store, error) {
 	config.MaxConnLifetime = 10 * time.Minute
 	config.MaxConnLifetimeJitter = time.Minute
 	config.ConnConfig.ConnectTimeout = 5 * time.Second
+	patient(&config.ConnConfig.Config, time.Now())
 	for name, value := range map[string]string{
 		"statement_timeout": statementTimeout, "lock_timeout": "5000",
 		"idle_in_transaction_session_timeout": "20000", "timezone": "UTC", "application_name": "tuluat",
