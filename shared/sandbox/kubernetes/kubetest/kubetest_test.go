@@ -411,14 +411,15 @@ func TestAnswers(t *testing.T) {
 	if got := s.Requests(create); len(got) != 4 || got[0].Name != "a" || !bytes.Contains(got[0].Body, []byte(`"sandbox"`)) {
 		t.Errorf("%+v", got)
 	}
-	short, cancel := context.WithTimeout(ctx, 100*time.Millisecond)
-	defer cancel()
-	s.On(kubetest.Match{Verb: "list"}, 1, kubetest.Silent())
-	if _, err := pods.List(short, metav1.ListOptions{}); !errors.Is(err, context.DeadlineExceeded) {
+	list := kubetest.Match{Verb: "list"}
+	s.On(list, 1, kubetest.Silent())
+	heard, leave := context.WithCancel(ctx)
+	go func() { s.Await(list, 1); leave() }()
+	if _, err := pods.List(heard, metav1.ListOptions{}); !errors.Is(err, context.Canceled) {
 		t.Errorf("%v", err)
 	}
 	s.Restart(500 * time.Millisecond)
-	short, cancel = context.WithTimeout(ctx, 100*time.Millisecond)
+	short, cancel := context.WithTimeout(ctx, 100*time.Millisecond)
 	defer cancel()
 	if _, err := pods.List(short, metav1.ListOptions{}); err == nil {
 		t.Errorf("a server that is down answered")
