@@ -52,9 +52,11 @@ func (s *Store) ListApprovals(ctx context.Context, f ApprovalFilter, after view.
 	return list(ctx, s, `SELECT `+approvalColumns+` FROM approvals a WHERE `+q.sql()+` ORDER BY a.approval_id DESC LIMIT `+q.arg(limit), q.args, readApproval)
 }
 
+const approvalSQL = `SELECT ` + approvalColumns + ` FROM approvals a WHERE a.approval_id = $1`
+
 // GetApproval returns one approval. harness.NotFound: there is none.
 func (s *Store) GetApproval(ctx context.Context, id harness.ApprovalID) (view.Approval, error) {
-	return one(ctx, s, "approval", `SELECT `+approvalColumns+` FROM approvals a WHERE a.approval_id = $1`, []any{id}, readApproval)
+	return one(ctx, s, "approval", approvalSQL, []any{id}, readApproval)
 }
 
 // decideSQL decides approval $1 once. Its session, which is locked, is due: the
@@ -94,13 +96,16 @@ func (s *Store) DecideApproval(ctx context.Context, d Decision) (view.Approval, 
 			events = append(events, e)
 			return err
 		}))
+	var stored view.Approval
+	b.Queue(approvalSQL, d.ID).Query(into(&stored, readApproval))
 	if err := s.batch(ctx, b, nil); err != nil {
 		return view.Approval{}, nil, err
 	}
-	stored, err := s.GetApproval(ctx, d.ID)
 	switch {
-	case err != nil || len(events) > 0:
-		return stored, events, err
+	case stored.ID == "":
+		return stored, nil, harness.Errorf(harness.NotFound, "there is no such approval")
+	case len(events) > 0:
+		return stored, events, nil
 	case stored.State != harness.ApprovalPending:
 		return stored, nil, harness.Errorf(harness.Conflict, "it is decided already: %s by %s", stored.State, stored.DecidedBy)
 	case d.Digest != "" && d.Digest != stored.Digest:

@@ -1,6 +1,7 @@
 package postgres
 
 import (
+	"bytes"
 	"context"
 	"encoding/json"
 	"strconv"
@@ -37,11 +38,18 @@ func (s *Store) RecordAudit(ctx context.Context, e view.AuditEntry) error {
 
 // auditText is value as JSON that can be stored: NUL, which it may hold escaped,
 // is none that PostgreSQL takes.
-func auditText(value map[string]any) (*json.RawMessage, error) {
+func auditText(value json.RawMessage) (*json.RawMessage, error) {
 	if value == nil {
 		return nil, nil
 	}
-	text, err := json.Marshal(cleanJSON(value))
+	var object map[string]any
+	exact := json.NewDecoder(bytes.NewReader(value))
+	exact.UseNumber()
+	err := exact.Decode(&object)
+	if err != nil {
+		return nil, harness.Wrap(harness.Invalid, err, "an audit entry is no JSON object")
+	}
+	text, err := json.Marshal(cleanJSON(object))
 	if err != nil {
 		return nil, harness.Wrap(harness.Invalid, err, "an audit entry cannot be stored")
 	}

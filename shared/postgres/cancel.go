@@ -91,11 +91,9 @@ func (s *Store) CancelSession(ctx context.Context, id harness.SessionID, by stri
 	b.Queue(cancelRunningSQL("e.session_id = $1 AND EXISTS (SELECT 1 FROM sessions n WHERE n.session_id = $1 AND n.state = 'CANCELLED')"), id, event.ExecutionRequested).
 		Query(collectCancelled(&events))
 	wake(b, session.Agent, &events)
+	b.Queue(sessionSQL, id).Query(into(&session, readSession))
 	if err := s.batch(ctx, b, nil); err != nil {
 		return session, nil, err
-	}
-	if session, err = s.GetSession(ctx, id); err != nil {
-		return session, events, err
 	}
 	if len(events) == 0 || events[0].Type != event.SessionChanged {
 		return session, events, harness.Errorf(harness.Conflict, "the session has ended already (%s)", session.State)

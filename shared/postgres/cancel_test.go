@@ -208,3 +208,88 @@ func TestTerminateSandbox(t *testing.T) {
 	// The session's next command has another sandbox.
 	acquire(t, s, claimExecution(t, s, ids[1]), postgres.PlaceCreate)
 }
+
+// A command that somebody asks for while the session is cancelled is refused, or
+// is cancelled with it.
+func TestCancelRacesARequest(t *testing.T) {
+	ctx := context.Background()
+	s := postgrestest.New(t)
+	agent(t, s)
+	made, refused := 0, 0
+	for i := range 20 {
+		c := runIn(t, s, commands(t, s, 1, "ses_a")[0])
+		finish(t, s, c, completed)
+		var racing sync.WaitGroup
+		var failed error
+		racing.Go(func() {
+			_, _, _, failed = s.RequestExecution(ctx, postgres.ExecutionRequest{Sandbox: c.Sandbox.ID, Command: "ls", Key: "key"})
+		})
+		racing.Go(func() {
+			time.Sleep(time.Duration(i) * 100 * time.Microsecond) // to meet in many ways
+			if _, _, err := s.CancelSession(ctx, "ses_a", "ann"); err != nil {
+				t.Error(err)
+			}
+		})
+		racing.Wait()
+		state := value[string](t, s, `SELECT COALESCE((SELECT state FROM executions WHERE cause = 'API'), '')`)
+		switch {
+		case failed == nil && state == "CANCELLED":
+			made++
+		case harness.KindOf(failed) == harness.Conflict && state == "":
+			refused++
+		default:
+			t.Errorf("%v, and the command is %q", failed, state)
+		}
+		_, _, _, err := s.RequestExecution(ctx, postgres.ExecutionRequest{Sandbox: c.Sandbox.ID, Command: "ls", Key: "late"})
+		kindOf(t, err, harness.Conflict)
+		run(t, s, `TRUNCATE agents, sessions CASCADE`)
+		agent(t, s)
+	}
+	t.Logf("the request was first %d times, the cancel %d times", made, refused)
+}
+
+// What was asked for by the API of a sandbox does not start when it is ended:
+// before or after, and neither does it once its session has ended.
+func TestRequestsEndWithTheirSandbox(t *testing.T) {
+	ctx := context.Background()
+	s := postgrestest.New(t)
+	agent(t, s)
+	ids := commands(t, s, 1, "ses_a", "ses_a")
+	c := runIn(t, s, ids[0])
+	ask := func(key string) harness.ExecutionID {
+		t.Helper()
+		e, _, _, err := s.RequestExecution(ctx, postgres.ExecutionRequest{Sandbox: c.Sandbox.ID, Command: "ls", Key: key})
+		if err != nil {
+			t.Fatal(err)
+		}
+		return e.ID
+	}
+	asked := ask("first")
+	if got, _, err := s.TerminateSandbox(ctx, c.Sandbox.ID, "ann"); err != nil || got.State != harness.SandboxTerminating {
+		t.Fatal(got, err)
+	}
+	states := `SELECT string_agg(state || ' ' || reason, ', ' ORDER BY seq) FROM executions`
+	if got := value[string](t, s, states); got != "RUNNING , PENDING , CANCELLED the sandbox was ended by ann" {
+		t.Errorf("%s", got)
+	}
+	if _, err := s.ClaimExecution(ctx, asked, lease); !errors.Is(err, postgres.ErrNothingDue) {
+		t.Errorf("it is claimed: %v", err)
+	}
+	finish(t, s, c, postgres.ExecutionOutcome{State: harness.ExecutionCancelled})
+	gone(t, s, c.Sandbox, "")
+	c = runIn(t, s, ids[1])
+	asked = ask("second")
+	finish(t, s, c, completed)
+	run(t, s, `UPDATE sessions SET state = 'COMPLETED', due_at = NULL, ended_at = now()`, `UPDATE sandboxes SET state = 'GONE', ended_at = now()`)
+	claim := claimExecution(t, s, asked)
+	if p, err := s.AcquireSandbox(ctx, claim); !errors.Is(err, postgres.ErrNothingDue) {
+		t.Errorf("placed as %+v, %v", p, err)
+	}
+	got, err := s.GetExecution(ctx, asked)
+	if err != nil || got.State != harness.ExecutionCancelled || got.Reason != "the session had ended before the command could start" || got.EndedAt == nil {
+		t.Errorf("%+v, %v", got, err)
+	}
+	if n := value[int](t, s, `SELECT count(*) FROM sandboxes`); n != 2 {
+		t.Errorf("%d sandboxes", n)
+	}
+}

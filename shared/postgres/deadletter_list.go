@@ -54,9 +54,11 @@ func (s *Store) ListDeadLetters(ctx context.Context, f DeadLetterFilter, after v
 	return list(ctx, s, `SELECT `+deadLetterColumns+` FROM dead_letters d WHERE `+q.sql()+` ORDER BY d.dead_letter_id DESC LIMIT `+q.arg(limit), q.args, readDeadLetter)
 }
 
+const deadLetterSQL = `SELECT ` + deadLetterColumns + ` FROM dead_letters d WHERE d.dead_letter_id = $1`
+
 // GetDeadLetter returns one dead letter. harness.NotFound: there is none.
 func (s *Store) GetDeadLetter(ctx context.Context, id int64) (view.DeadLetter, error) {
-	return one(ctx, s, "dead letter", `SELECT `+deadLetterColumns+` FROM dead_letters d WHERE d.dead_letter_id = $1`, []any{id}, readDeadLetter)
+	return one(ctx, s, "dead letter", deadLetterSQL, []any{id}, readDeadLetter)
 }
 
 // renew makes the work of a row due at once, if it has any left. Who holds a
@@ -93,10 +95,8 @@ func (s *Store) ReplayDeadLetter(ctx context.Context, id int64, by string) (view
 	if sql, ok := renew[kind]; ok {
 		b.Queue(sql+` AND EXISTS (SELECT 1 FROM dead_letters WHERE dead_letter_id = $2 AND state = 'REPLAYED')`, row, id)
 	}
+	b.Queue(deadLetterSQL, id).Query(into(&letter, readDeadLetter))
 	if err := s.batch(ctx, b, nil); err != nil {
-		return letter, e, err
-	}
-	if letter, err = s.GetDeadLetter(ctx, id); err != nil {
 		return letter, e, err
 	}
 	if !replayed {
@@ -118,13 +118,20 @@ func (s *Store) eventOf(ctx context.Context, id int64) (event.Event, error) {
 // DiscardDeadLetter says that by wants the letter ignored, for good.
 // harness.Conflict, with the letter: it is discarded already.
 func (s *Store) DiscardDeadLetter(ctx context.Context, id int64, by string) (view.DeadLetter, error) {
-	tag, err := s.pool.Exec(ctx, `UPDATE dead_letters SET state = 'DISCARDED', decided_by = $2, updated_at = now() WHERE dead_letter_id = $1 AND state <> 'DISCARDED'`, id, clip(by))
-	if err != nil {
-		return view.DeadLetter{}, translate(err)
+	var letter view.DeadLetter
+	discarded := false
+	b := &pgx.Batch{}
+	b.Queue(`UPDATE dead_letters SET state = 'DISCARDED', decided_by = $2, updated_at = now() WHERE dead_letter_id = $1 AND state <> 'DISCARDED' RETURNING true`, id, clip(by)).
+		Query(each(func(row pgx.CollectableRow) error { return row.Scan(&discarded) }))
+	b.Queue(deadLetterSQL, id).Query(into(&letter, readDeadLetter))
+	err := s.batch(ctx, b, nil)
+	switch {
+	case err != nil:
+		return view.DeadLetter{}, err
+	case letter.ID == 0:
+		return letter, harness.Errorf(harness.NotFound, "there is no such dead letter")
+	case !discarded:
+		return letter, harness.Errorf(harness.Conflict, "it is discarded already")
 	}
-	letter, err := s.GetDeadLetter(ctx, id)
-	if err == nil && tag.RowsAffected() == 0 {
-		err = harness.Errorf(harness.Conflict, "it is discarded already")
-	}
-	return letter, err
+	return letter, nil
 }

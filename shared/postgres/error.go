@@ -39,6 +39,9 @@ func translate(err error) error {
 	if _, ok := errors.AsType[net.Error](err); ok || pgconn.SafeToRetry(err) || errors.Is(err, context.DeadlineExceeded) || errors.Is(err, context.Canceled) {
 		return harness.Wrap(harness.Unavailable, err, "the database does not answer")
 	}
+	if _, ok := errors.AsType[pgx.ScanArgError](err); ok { // to ask again would not help
+		return harness.Wrap(harness.Internal, err, "a row is not what this function takes it for")
+	}
 	// A connection that breaks mid-statement surfaces as io.ErrUnexpectedEOF or
 	// "conn closed"; nothing of pgx's is a fault of the caller, so try again.
 	return harness.Wrap(harness.Unavailable, err, "the database connection failed")

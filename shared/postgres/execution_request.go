@@ -24,7 +24,7 @@ type ExecutionRequest struct {
 const requestExecutionSQL = `
 WITH placed AS (
     SELECT b.*, n.traceparent, COALESCE((SELECT e.max_sandboxes FROM executions e WHERE e.session_id = b.session_id ORDER BY e.execution_id DESC LIMIT 1), 1) AS max_sandboxes
-    FROM sandboxes b JOIN sessions n USING (session_id) WHERE b.sandbox_id = $1 AND b.state = 'READY'
+    FROM sandboxes b JOIN sessions n USING (session_id) WHERE b.sandbox_id = $1 AND b.state = 'READY' AND n.state NOT IN ('COMPLETED', 'CANCELLED')
 ), made AS (
     INSERT INTO executions (execution_id, session_id, agent_name, cause, cause_id, command, spec, spec_digest, max_sandboxes, state, nonce, due_at)
     SELECT $2, session_id, agent_name, 'API', $4, $3, spec, spec_digest, max_sandboxes, 'PENDING', $5, now() FROM placed
@@ -38,51 +38,43 @@ WITH placed AS (
 SELECT m.session_id, m.agent_name, p.traceparent FROM made m, placed p`
 
 // RequestExecution asks for a command and returns its execution, whether it is
-// new, and the events to publish. harness.Conflict: the sandbox is not READY, or
-// the key was given to another request.
+// new, and the events to publish. harness.Conflict: the sandbox is not READY, its
+// session has ended, or the key was given to another request.
 func (s *Store) RequestExecution(ctx context.Context, r ExecutionRequest) (view.Execution, bool, []event.Event, error) {
 	id := harness.NewExecutionID(s.now())
+	r.Command = harness.CleanText(r.Command)
 	var events []event.Event
-	rows, err := s.pool.Query(ctx, requestExecutionSQL, r.Sandbox, id, harness.CleanText(r.Command), r.Key, rand.Text(), event.ExecutionRequested)
-	if err == nil {
-		err = each(func(row pgx.CollectableRow) error {
+	var stored view.Execution
+	var sandbox view.Sandbox
+	b := &pgx.Batch{}
+	// Nobody ends the sandbox or the session between the look and the row.
+	b.Queue(`SELECT 1 FROM agents WHERE agent_name = (SELECT agent_name FROM sandboxes WHERE sandbox_id = $1) FOR NO KEY UPDATE`, r.Sandbox)
+	b.Queue(`SELECT 1 FROM sessions WHERE session_id = (SELECT session_id FROM sandboxes WHERE sandbox_id = $1) FOR NO KEY UPDATE`, r.Sandbox)
+	b.Queue(requestExecutionSQL, r.Sandbox, id, r.Command, r.Key, rand.Text(), event.ExecutionRequested).
+		Query(each(func(row pgx.CollectableRow) error {
 			e := event.Event{ID: executionRequestedID + string(id), Type: event.ExecutionRequested}
 			err := row.Scan(&e.Session, &e.Agent, &e.TraceParent)
 			e.Payload = event.Payload{Session: e.Session, Execution: id}
 			events = append(events, e)
 			return err
-		})(rows)
-	}
-	if err != nil {
-		return view.Execution{}, false, nil, translate(err)
-	}
-	if len(events) > 0 {
-		made, err := s.GetExecution(ctx, id)
-		return made, true, events, err
-	}
-	known, err := one(ctx, s, "execution", `SELECT `+executionColumns+` FROM executions e WHERE e.cause = 'API' AND e.cause_id = $1 AND e.cause_attempt = 1`, []any{r.Key}, readExecution)
-	if err == nil {
-		return known, false, nil, s.sameRequest(ctx, r, known)
-	}
-	if harness.KindOf(err) != harness.NotFound {
+		}))
+	b.Queue(`SELECT `+executionColumns+` FROM executions e WHERE e.cause = 'API' AND e.cause_id = $1 AND e.cause_attempt = 1`, r.Key).
+		Query(into(&stored, readExecution))
+	b.Queue(sandboxSQL, r.Sandbox).Query(into(&sandbox, readSandboxView))
+	if err := s.batch(ctx, b, nil); err != nil {
 		return view.Execution{}, false, nil, err
 	}
-	sandbox, err := s.GetSandbox(ctx, r.Sandbox)
-	if err == nil {
-		err = harness.Errorf(harness.Conflict, "the sandbox takes no commands: it is %s", sandbox.State)
+	switch {
+	case len(events) > 0:
+		return stored, true, events, nil
+	case sandbox.ID == "":
+		return stored, false, nil, harness.Errorf(harness.NotFound, "there is no such sandbox")
+	case stored.ID == "" && sandbox.State == harness.SandboxReady:
+		return stored, false, nil, harness.Errorf(harness.Conflict, "the sandbox takes no commands: its session has ended")
+	case stored.ID == "":
+		return stored, false, nil, harness.Errorf(harness.Conflict, "the sandbox takes no commands: it is %s", sandbox.State)
+	case sandbox.Session != stored.Session || r.Command != stored.Command: // another sandbox of its session is as good
+		return stored, false, nil, harness.Errorf(harness.Conflict, "the idempotency key belongs to another command")
 	}
-	return view.Execution{}, false, nil, err
-}
-
-// sameRequest reports whether r asks for what its key has asked for before. The
-// sandbox may have been replaced since by another one of its session.
-func (s *Store) sameRequest(ctx context.Context, r ExecutionRequest, known view.Execution) error {
-	sandbox, err := s.GetSandbox(ctx, r.Sandbox)
-	if err != nil {
-		return err
-	}
-	if sandbox.Session != known.Session || harness.CleanText(r.Command) != known.Command {
-		return harness.Errorf(harness.Conflict, "the idempotency key belongs to another command")
-	}
-	return nil
+	return stored, false, nil, nil
 }

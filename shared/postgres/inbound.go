@@ -23,6 +23,7 @@ type Arrival struct {
 	ProviderID string // the provider's or caller's id: a repeat has the same
 	Chat       string // their side: a conversation belongs to it
 	Message    harness.Message
+	Only       harness.SessionID // the one session it is for, if that is open; empty: any, a new one too
 
 	// What only channels with people on them know.
 
@@ -97,6 +98,7 @@ const (
 	ArrivalDuplicate ArrivalOutcome = "DUPLICATE" // known already: no effect
 	ArrivalUnrouted  ArrivalOutcome = "UNROUTED"  // no agent has this account
 	ArrivalDenied    ArrivalOutcome = "DENIED"    // the sender policy refuses the sender
+	ArrivalEnded     ArrivalOutcome = "ENDED"     // the session it was for is not open: nothing is stored
 )
 
 // Accepted is the fate of one Arrival.

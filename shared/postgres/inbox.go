@@ -24,11 +24,14 @@ WITH arrival AS MATERIALIZED ( -- texts are taken from here at the end: they are
            COALESCE(NOT (r.open_to_all OR a.channel_user_id = ANY (r.senders)/*people*/ OR x.other_id = ANY (r.senders)
                OR r.pairing AND (EXISTS (SELECT 1 FROM pairings p WHERE p.channel = $1 AND p.account = a.account AND p.chat = ` + personOf + `)
                   OR x.paired AND ` + pairingAllowed + `)/*end*/), false) AS denied,
+           a.only_session <> '' AND NOT EXISTS (SELECT 1 FROM sessions o WHERE o.session_id = a.only_session AND o.agent_name = r.agent_name
+               AND o.channel = $1 AND o.account = a.account AND o.chat = /*people*/COALESCE(k.chat, a.chat)/*plain*/a.chat/*end*/
+               AND o.state NOT IN ('COMPLETED', 'CANCELLED')) AS ended,
            COALESCE((r.spec->>'idleTTL')::bigint / 1000000000, 0)::int AS idle_seconds/*people*/,
            x.address, x.sent_at, x.album, x.paired AND r.pairing AS paired, x.pace_millis, x.pace_burst/*end*/
-    FROM unnest($2::text[], $3::text[], $4::text[], $5::text[], $6::text[], $7::jsonb[], $8::text[], $9::text[])
-         WITH ORDINALITY AS a (account, provider_id, chat, channel_user_id, text, metadata, message_id, session_id, n)/*people*/
-    JOIN unnest($12::text[], $13::text[], $14::timestamptz[], $15::text[], $16::bool[], $17::int[], $18::int[])
+    FROM unnest($2::text[], $3::text[], $4::text[], $5::text[], $6::text[], $7::jsonb[], $8::text[], $9::text[], $12::text[])
+         WITH ORDINALITY AS a (account, provider_id, chat, channel_user_id, text, metadata, message_id, session_id, only_session, n)/*people*/
+    JOIN unnest($13::text[], $14::text[], $15::timestamptz[], $16::text[], $17::bool[], $18::int[], $19::int[])
          WITH ORDINALITY AS x (other_id, address, sent_at, album, paired, pace_millis, pace_burst, n) USING (n)
     LEFT JOIN LATERAL ( -- row by row: planned as a join it would read every alias of the account
         SELECT k.chat FROM chat_aliases k WHERE k.channel = $1 AND k.account = a.account AND k.alias = a.chat LIMIT 1
@@ -40,7 +43,7 @@ WITH arrival AS MATERIALIZED ( -- texts are taken from here at the end: they are
     ON CONFLICT DO NOTHING
 ), fresh AS (
     INSERT INTO inbox (channel, account, provider_id, message_id)
-    SELECT $1, account, provider_id, message_id FROM arrival WHERE NOT unrouted AND NOT denied ORDER BY account, provider_id, n
+    SELECT $1, account, provider_id, message_id FROM arrival WHERE NOT unrouted AND NOT denied AND NOT ended ORDER BY account, provider_id, n
     ON CONFLICT DO NOTHING RETURNING message_id/*people*/
 ), pairing AS (
     INSERT INTO pairings (channel, account, chat)
@@ -94,7 +97,7 @@ WITH arrival AS MATERIALIZED ( -- texts are taken from here at the end: they are
 ), /*people*/file AS (
     INSERT INTO attachments (attachment_id, session_id, message_id, direction, kind, provider_id, file_name, mime_type, size_bytes, path, state)
     SELECT f.attachment_id, k.session_id, k.message_id, 'INBOUND', f.kind, f.provider_id, f.file_name, f.mime_type, f.size_bytes, f.path, 'OFFERED'
-    FROM unnest($19::int[], $20::text[], $21::text[], $22::text[], $23::text[], $24::text[], $25::bigint[], $26::text[])
+    FROM unnest($20::int[], $21::text[], $22::text[], $23::text[], $24::text[], $25::text[], $26::bigint[], $27::text[])
          AS f (n, attachment_id, kind, provider_id, file_name, mime_type, size_bytes, path)
     JOIN kept k ON k.n = f.n
 ), /*end*/newest AS (
@@ -106,7 +109,7 @@ WITH arrival AS MATERIALIZED ( -- texts are taken from here at the end: they are
     FROM newest n
     ON CONFLICT (event_id) DO NOTHING -- a later part of an album
 )
-SELECT a.n, a.unrouted, a.denied, COALESCE(a.agent_name, ''), COALESCE(m.message_id, ''), COALESCE(m.session_id, ''),
+SELECT a.n, a.unrouted, a.denied, a.ended, COALESCE(a.agent_name, ''), COALESCE(m.message_id, ''), COALESCE(m.session_id, ''),
        m.message_id IS NOT NULL AND EXISTS (SELECT 1 FROM newest w WHERE w.message_id = m.message_id) AS wakes,
        COALESCE(k.message_id, ''), COALESCE(k.session_id, '')
 FROM arrival a
@@ -191,6 +194,7 @@ func (s *Store) accept(ctx context.Context, channel harness.Channel, in Inbound,
 	queueRenames(b, channel, in.Renames)
 	queueAliases(b, channel, in.Arrivals)
 	queueBlocks(b, channel, in.Blocks) // whoever wrote in the same request is no longer blocked
+	queueOnly(b, in.Arrivals)
 	before := b.Len()
 	if len(in.Arrivals) > 0 {
 		if err := s.queueArrivals(b, channel, in.Arrivals, traceparent); err != nil {
@@ -240,8 +244,8 @@ func (w *wakes) read(row pgx.CollectableRow) (Accepted, error) {
 	var id, knownID harness.MessageID
 	var session, knownSession harness.SessionID
 	var agent harness.AgentName
-	var unrouted, denied, newest bool
-	if err := row.Scan(&n, &unrouted, &denied, &agent, &id, &session, &newest, &knownID, &knownSession); err != nil {
+	var unrouted, denied, ended, newest bool
+	if err := row.Scan(&n, &unrouted, &denied, &ended, &agent, &id, &session, &newest, &knownID, &knownSession); err != nil {
 		return Accepted{}, err
 	}
 	if newest && !w.seen[id] {
@@ -256,6 +260,8 @@ func (w *wakes) read(row pgx.CollectableRow) (Accepted, error) {
 		return Accepted{Outcome: ArrivalUnrouted}, nil
 	case denied:
 		return Accepted{Outcome: ArrivalDenied}, nil
+	case ended && knownID == "":
+		return Accepted{Outcome: ArrivalEnded}, nil
 	case session == "":
 		return Accepted{Outcome: ArrivalDuplicate, Session: knownSession, Message: knownID}, nil
 	default:
@@ -263,8 +269,22 @@ func (w *wakes) read(row pgx.CollectableRow) (Accepted, error) {
 	}
 }
 
+// queueOnly keeps the sessions that arrivals want and no other from being ended
+// until these are stored.
+func queueOnly(b *pgx.Batch, arrivals []Arrival) {
+	var only []string
+	for _, a := range arrivals {
+		if a.Only != "" {
+			only = append(only, string(a.Only))
+		}
+	}
+	if len(only) > 0 {
+		b.Queue(`SELECT 1 FROM sessions WHERE session_id = ANY ($1) ORDER BY session_id FOR NO KEY UPDATE`, only)
+	}
+}
+
 func (s *Store) queueArrivals(b *pgx.Batch, channel harness.Channel, arrivals []Arrival, traceparent string) error {
-	var accounts, providerIDs, chats, users, texts, messages, sessions []string
+	var accounts, providerIDs, chats, users, texts, messages, sessions, only []string
 	metadata := make([]json.RawMessage, 0, len(arrivals))
 	people := false
 	for _, a := range arrivals {
@@ -281,9 +301,10 @@ func (s *Store) queueArrivals(b *pgx.Batch, channel harness.Channel, arrivals []
 		metadata = append(metadata, meta)
 		messages = append(messages, string(harness.NewMessageID(s.now())))
 		sessions = append(sessions, string(harness.NewSessionID(s.now())))
+		only = append(only, string(a.Only))
 		people = people || a.Address != ""
 	}
-	args := []any{channel, accounts, providerIDs, chats, users, texts, metadata, messages, sessions, traceparent, event.MessageReceived}
+	args := []any{channel, accounts, providerIDs, chats, users, texts, metadata, messages, sessions, traceparent, event.MessageReceived, only}
 	if !people {
 		b.Queue(acceptPlain, args...)
 		return nil

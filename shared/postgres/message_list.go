@@ -17,6 +17,11 @@ func readMessage(row pgx.CollectableRow) (view.Message, error) {
 	return v, err
 }
 
+// GetMessage returns one message, without its parts and files.
+func (s *Store) GetMessage(ctx context.Context, id harness.MessageID) (view.Message, error) {
+	return one(ctx, s, "message", `SELECT `+messageColumns+` FROM messages m WHERE m.message_id = $1`, []any{id}, readMessage)
+}
+
 // ListMessages returns up to limit messages of a session behind number afterSeq,
 // oldest first. A session that does not exist has none.
 func (s *Store) ListMessages(ctx context.Context, session harness.SessionID, afterSeq int64, limit int) ([]view.Message, error) {

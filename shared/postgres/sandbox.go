@@ -148,13 +148,17 @@ FROM x LEFT JOIN (SELECT * FROM created UNION ALL SELECT * FROM kept) s ON true`
 
 // AcquireSandbox finds a place for a PENDING execution under its agent's cap, in
 // one round trip; see Placement for what the caller owes. Those who asked first
-// are served first. ErrNothingDue: the execution was ended meanwhile.
+// are served first. A command of a session that has ended is CANCELLED.
+// ErrNothingDue: that, or the execution was ended meanwhile.
 func (s *Store) AcquireSandbox(ctx context.Context, c *ExecutionClaim) (Placement, error) {
 	id := harness.NewSandboxID(s.now())
 	b := &pgx.Batch{}
 	b.Queue(lockAgentSQL, c.Agent)
 	b.Queue(`SELECT 1 FROM sessions WHERE session_id = $1 FOR KEY SHARE`, c.Session)
 	b.Queue(`SELECT fence_execution($1, $2)`, c.ID, c.Token)
+	b.Queue(`UPDATE executions e SET state = 'CANCELLED', reason = 'the session had ended before the command could start', due_at = NULL,
+			lease_owner = NULL, lease_until = NULL, ended_at = now()
+		FROM sessions n WHERE e.execution_id = $1 AND e.state = 'PENDING' AND n.session_id = e.session_id AND n.state IN ('COMPLETED', 'CANCELLED')`, c.ID)
 	found := false
 	var p Placement
 	b.Queue(acquireSQL, c.Agent, c.ID, id, sandboxName(id)).Query(func(rows pgx.Rows) error {

@@ -52,14 +52,16 @@ func live(states []harness.SandboxState) bool {
 	return len(states) > 0
 }
 
+const sandboxSQL = `SELECT ` + sandboxViewColumns + ` FROM sandboxes b WHERE b.sandbox_id = $1`
+
 // GetSandbox returns one sandbox. harness.NotFound: there is none.
 func (s *Store) GetSandbox(ctx context.Context, id harness.SandboxID) (view.Sandbox, error) {
-	return one(ctx, s, "sandbox", `SELECT `+sandboxViewColumns+` FROM sandboxes b WHERE b.sandbox_id = $1`, []any{id}, readSandboxView)
+	return one(ctx, s, "sandbox", sandboxSQL, []any{id}, readSandboxView)
 }
 
 // TerminateSandbox says that by wants the sandbox ended: it takes no more
-// commands, the one that runs in it is to be cancelled, and the sweep removes
-// it. It returns the sandbox and the events to publish. To say so again has no
+// commands, the one that runs in it is to be cancelled, those that somebody
+// asked for by the API and that wait for it are, and the sweep removes it. It returns the sandbox and the events to publish. To say so again has no
 // effect. harness.Conflict, with the sandbox: it is GONE.
 func (s *Store) TerminateSandbox(ctx context.Context, id harness.SandboxID, by string) (view.Sandbox, []event.Event, error) {
 	sandbox, err := s.GetSandbox(ctx, id)
@@ -67,23 +69,23 @@ func (s *Store) TerminateSandbox(ctx context.Context, id harness.SandboxID, by s
 		return sandbox, nil, err
 	}
 	var events []event.Event
-	marked := false
 	b := &pgx.Batch{}
 	b.Queue(lockAgentSQL, sandbox.Agent)
 	b.Queue(`WITH begun AS (
 			UPDATE sandboxes SET state = 'TERMINATING', reason = '`+SandboxOperator+`', updated_at = now()
 			WHERE sandbox_id = $1 AND state IN ('CREATING', 'READY') RETURNING agent_name, session_id
 		) SELECT log_entry(agent_name, session_id, '', 'WARN', 'sandbox ' || $1::text || ' is ended by ' || $2::text, '') FROM begun`, id, harness.CleanText(by))
-	b.Queue(`SELECT state <> 'GONE' FROM sandboxes WHERE sandbox_id = $1`, id).QueryRow(func(row pgx.Row) error { return row.Scan(&marked) })
+	b.Queue(`UPDATE executions e SET state = 'CANCELLED', reason = 'the sandbox was ended by ' || $2::text, due_at = NULL, ended_at = now()
+		FROM sandboxes b WHERE b.sandbox_id = $1 AND b.state <> 'GONE' AND e.session_id = b.session_id AND e.spec_digest = b.spec_digest
+		  AND e.cause = 'API' AND e.state = 'PENDING'`, id, harness.CleanText(by))
 	b.Queue(cancelRunningSQL("e.sandbox_id = $1 AND EXISTS (SELECT 1 FROM sandboxes b WHERE b.sandbox_id = $1 AND b.state <> 'GONE')"), id, event.ExecutionRequested).
 		Query(collectCancelled(&events))
+	wake(b, sandbox.Agent, &events)
+	b.Queue(sandboxSQL, id).Query(into(&sandbox, readSandboxView))
 	if err := s.batch(ctx, b, nil); err != nil {
 		return sandbox, nil, err
 	}
-	if sandbox, err = s.GetSandbox(ctx, id); err != nil {
-		return sandbox, events, err
-	}
-	if !marked {
+	if sandbox.State == harness.SandboxGone {
 		return sandbox, nil, harness.Errorf(harness.Conflict, "the sandbox is gone")
 	}
 	return sandbox, events, nil

@@ -95,7 +95,9 @@ func (s *Store) mergedSessions(ctx context.Context, groups, of string, q *query,
 			ORDER BY p.session_id DESC LIMIT `+n+`) p JOIN sessions s USING (session_id) ORDER BY s.session_id DESC`, q.args, readSession)
 }
 
+const sessionSQL = `SELECT ` + sessionColumns + ` FROM sessions s WHERE s.session_id = $1`
+
 // GetSession returns one session. harness.NotFound: there is none.
 func (s *Store) GetSession(ctx context.Context, id harness.SessionID) (view.Session, error) {
-	return one(ctx, s, "session", `SELECT `+sessionColumns+` FROM sessions s WHERE s.session_id = $1`, []any{id}, readSession)
+	return one(ctx, s, "session", sessionSQL, []any{id}, readSession)
 }

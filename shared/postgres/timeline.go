@@ -143,6 +143,14 @@ func (s *Store) tell(ctx context.Context, entries []view.Entry) error {
 	return nil
 }
 
+// into reads the last of the rows, if there is one.
+func into[T any](target *T, read pgx.RowToFunc[T]) func(pgx.Rows) error {
+	return each(func(row pgx.CollectableRow) (err error) {
+		*target, err = read(row)
+		return err
+	})
+}
+
 // each reads rows one by one.
 func each(read func(pgx.CollectableRow) error) func(pgx.Rows) error {
 	return func(rows pgx.Rows) error {

@@ -3,6 +3,7 @@ package resource
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"os"
 	"strconv"
 	"strings"
@@ -187,21 +188,35 @@ func answered(body []byte, kind string) (Resource, error) {
 }
 
 // List implements Store. next is the last name and the API server's own
-// continuation; where that is no longer kept, the list goes on behind the name.
+// continuation; where that is no longer kept, the list goes on with the one that
+// the API server gives instead, or else behind the name.
 func (c *Cluster) List(ctx context.Context, kind, after string, limit int) ([]Resource, string, error) {
 	behind, token, _ := strings.Cut(after, " ")
-	items := []Resource{}
+	items, renewed := []Resource{}, false
 	for {
-		page, next, err := c.page(ctx, kind, token, limit-len(items))
+		size := limit - len(items)
+		if token == "" && behind != "" { // what is before the name comes first
+			size = pageSize
+		}
+		page, next, err := c.page(ctx, kind, token, size)
 		if token != "" && (apierrors.IsResourceExpired(err) || apierrors.IsGone(err)) {
-			token = ""
+			if token = ""; !renewed {
+				token, renewed = continuation(err), true
+			}
 			continue
+		}
+		if token != "" && apierrors.IsBadRequest(err) {
+			return nil, "", harness.Wrap(harness.Invalid, err, "the place to go on from is none of this list")
 		}
 		if err != nil {
 			return nil, "", listError(err, kind)
 		}
 		for _, item := range page {
-			if item.Name > behind {
+			switch {
+			case item.Name <= behind:
+			case len(items) == limit:
+				return items, placed(items[limit-1].Name, token), nil
+			default:
 				items = append(items, item)
 			}
 		}
@@ -209,9 +224,28 @@ func (c *Cluster) List(ctx context.Context, kind, after string, limit int) ([]Re
 			return items, "", nil
 		}
 		if len(items) >= limit {
-			return items, items[len(items)-1].Name + " " + token, nil
+			return items, placed(items[len(items)-1].Name, token), nil
 		}
 	}
+}
+
+// continuation is what the API server gives for a continuation that it no longer
+// keeps.
+func continuation(err error) string {
+	answer, ok := errors.AsType[*apierrors.StatusError](err)
+	if !ok {
+		return ""
+	}
+	return answer.ErrStatus.Continue
+}
+
+func placed(name, token string) string { return strings.TrimSuffix(name+" "+token, " ") }
+
+// Behind is where a list goes on behind the resource called name, which is one of
+// those that List returned for after. It costs no more than reading those again.
+func Behind(after, name string) string {
+	_, token, _ := strings.Cut(after, " ")
+	return placed(name, token)
 }
 
 // Get implements Store.

@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"net/http"
 	"os"
 	"path/filepath"
@@ -239,5 +240,36 @@ func TestReadTakesWhatTheServerAdds(t *testing.T) {
 	}
 	if _, problems := resource.Read(resource.Resource{Kind: agents, Object: json.RawMessage("[")}, v1alpha1.DefaultLimits()); len(problems) == 0 {
 		t.Error("what is no object is read")
+	}
+}
+
+// Every page begins where the one before it ended, in the middle of what was read
+// as well, and a continuation that is not kept costs one request.
+func TestPagesAreNotReadFromTheStart(t *testing.T) {
+	c, server := newCluster(t)
+	server.Page = 1000
+	for i := range 100 {
+		server.Put("aiagents", fmt.Sprintf("a%02d", i), `{}`)
+	}
+	read := func(after string, limit, requests int, first string) ([]resource.Resource, string) {
+		t.Helper()
+		before := server.Lists
+		items, next, err := c.List(t.Context(), agents, after, limit)
+		if err != nil || len(items) > limit || items[0].Name != first || server.Lists-before != requests {
+			t.Fatalf("%d items from %s, %d requests, %v", len(items), items[0].Name, server.Lists-before, err)
+		}
+		return items, next
+	}
+	_, next := read("", 40, 1, "a00")
+	items, _ := read(next, 40, 1, "a40")
+	read(resource.Behind(next, items[9].Name), 10, 1, "a50")
+	server.Expired, server.Instead = true, "40"
+	read(next, 10, 2, "a40")
+	read("a79", 1, 1, "a80")
+	_, next = read("a19", 2, 1, "a20")
+	read(next, 2, 1, "a22")
+	for _, forged := range []string{"a \x00", "a b", "a " + strings.Repeat("x", 1000), " x"} {
+		_, _, err := c.List(t.Context(), agents, forged, 5)
+		mustBe(t, err, harness.Invalid)
 	}
 }

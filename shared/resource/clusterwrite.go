@@ -9,6 +9,7 @@ import (
 	"k8s.io/client-go/rest"
 
 	"tuluat.ai/harness/shared/harness"
+	"tuluat.ai/harness/shared/resource/internal/yamltext"
 )
 
 // Create implements Store.
@@ -83,7 +84,13 @@ func (c *Cluster) Patch(ctx context.Context, kind, name, version string, patch [
 	}
 	return c.write(ctx, kind, name, version, func(is fields, version string) (Resource, error) {
 		merged, clean, err := merge(own(is), patch)
-		if err == nil {
+		switch {
+		case err != nil:
+		case switchesOff(clean):
+			_, before := read(yamltext.Flow(own(is)), kind, limits)
+			_, after := read(yamltext.Flow(merged), kind, limits)
+			err = invalid(added(after, before))
+		default:
 			err = check(merged, kind, name, limits)
 		}
 		if err != nil {

@@ -84,7 +84,7 @@ func causes(err error) v1alpha1.Problems {
 				p.Path = ""
 			}
 			if !slices.Contains(problems, p) {
-				problems = append(problems, p)
+				problems.Add(p)
 			}
 		}
 	}

@@ -58,7 +58,7 @@ func (f Folder) Create(ctx context.Context, r Resource, dryRun bool) (Resource, 
 			if _, err := root.Lstat(name); !errors.Is(err, fs.ErrNotExist) {
 				continue
 			}
-			return f.replace(root, file{name: name}, text, r, dryRun)
+			return f.replace(root, file{name: name}, text, r, nil, dryRun)
 		}
 		return Resource{}, harness.Errorf(harness.Conflict, "there are %s already, and do not define %s %s: rename them", strings.Join(names, " and "), r.Kind, r.Name)
 	})
@@ -79,24 +79,32 @@ func (f Folder) Update(ctx context.Context, r Resource, dryRun bool) (Resource, 
 	if err != nil {
 		return Resource{}, err
 	}
-	return f.change(ctx, r.Kind, r.Name, r.Version, dryRun, func(is fields) (fields, []byte, error) {
+	return f.change(ctx, r.Kind, r.Name, r.Version, dryRun, func(is fields) (edit, error) {
+		to := edit{object: object}
 		if authored(r.YAML, object) {
-			return object, r.YAML, nil
+			to.text = r.YAML
 		}
-		return object, nil, nil
+		return to, nil
 	})
 }
 
 // Patch implements Store.
 func (f Folder) Patch(ctx context.Context, kind, name, version string, patch []byte, dryRun bool) (Resource, error) {
-	return f.change(ctx, kind, name, version, dryRun, func(is fields) (fields, []byte, error) {
-		merged, _, err := merge(is, patch)
-		return merged, nil, err
+	return f.change(ctx, kind, name, version, dryRun, func(is fields) (edit, error) {
+		merged, clean, err := merge(is, patch)
+		return edit{object: merged, off: switchesOff(clean)}, err
 	})
 }
 
-// change makes a document say what to returns, or be what it returns.
-func (f Folder) change(ctx context.Context, kind, name, version string, dryRun bool, to func(is fields) (fields, []byte, error)) (Resource, error) {
+// edit is what becomes of a document.
+type edit struct {
+	object fields
+	text   []byte // that says what object says; nil: that of the document, with its changes
+	off    bool   // see switchesOff
+}
+
+// change makes of a document what to returns.
+func (f Folder) change(ctx context.Context, kind, name, version string, dryRun bool, to func(is fields) (edit, error)) (Resource, error) {
 	return f.write(ctx, func(root *os.Root, files []file) (Resource, error) {
 		at, d, err := find(files, kind, name, version)
 		if err != nil {
@@ -106,20 +114,24 @@ func (f Folder) change(ctx context.Context, kind, name, version string, dryRun b
 		if err != nil {
 			return Resource{}, f.unchangeable(d, at.name, err)
 		}
-		object, text, err := to(written(is))
-		if err == nil {
-			err = check(object, kind, name, f.Limits)
-		}
+		next, err := to(written(is))
 		if err != nil {
 			return Resource{}, err
 		}
+		var before v1alpha1.Problems
+		if next.off {
+			_, before = read(d.text, kind, f.Limits)
+		} else if err := check(next.object, kind, name, f.Limits); err != nil {
+			return Resource{}, err
+		}
+		text := next.text
 		if text == nil {
-			text, err = yamltext.Apply(d.text, yamltext.Diff(written(is), object))
+			text, err = yamltext.Apply(d.text, yamltext.Diff(written(is), next.object))
 		}
 		if err != nil {
 			return Resource{}, f.unchangeable(d, at.name, err)
 		}
-		return f.replace(root, at, at.with(d.part, text), Resource{Kind: kind, Name: name}, dryRun)
+		return f.replace(root, at, at.with(d.part, text), Resource{Kind: kind, Name: name}, before, dryRun)
 	})
 }
 
@@ -250,8 +262,8 @@ func lock(ctx context.Context, root *os.Root) (unlock func(), err error) {
 }
 
 // replace makes a file have this text and returns the resource in it that r
-// names, as it is read from there.
-func (f Folder) replace(root *os.Root, at file, text []byte, r Resource, dryRun bool) (Resource, error) {
+// names, as it is read from there. before are the problems that it may have.
+func (f Folder) replace(root *os.Root, at file, text []byte, r Resource, before v1alpha1.Problems, dryRun bool) (Resource, error) {
 	if len(text) > v1alpha1.MaxFileBytes {
 		return Resource{}, invalid(v1alpha1.Problems{{What: fmt.Sprintf("would make %s longer than %d bytes", at.name, v1alpha1.MaxFileBytes), Fix: "shorten it, or give it a file of its own"}})
 	}
@@ -264,8 +276,9 @@ func (f Folder) replace(root *os.Root, at file, text []byte, r Resource, dryRun 
 	if err != nil {
 		return Resource{}, err
 	}
-	if _, problems := read(d.text, r.Kind, f.Limits); len(problems) > 0 {
-		return Resource{}, invalid(problems)
+	_, problems := read(d.text, r.Kind, f.Limits)
+	if err := invalid(added(problems, before)); err != nil {
+		return Resource{}, err
 	}
 	if !dryRun && !bytes.Equal(text, at.text) {
 		err = f.commit(root, at, text)

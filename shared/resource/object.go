@@ -8,7 +8,6 @@ import (
 	"io"
 	"maps"
 	"slices"
-	"strings"
 	"time"
 
 	"tuluat.ai/harness/shared/api/v1alpha1"
@@ -95,18 +94,22 @@ func accept(r *Resource, limits v1alpha1.Limits) (fields, error) {
 // check says what is wrong with an object that is to be this resource.
 func check(object fields, kind, name string, limits v1alpha1.Limits) error {
 	_, problems := read(yamltext.Flow(object), kind, limits)
-	return invalid(append(identity(object, kind, name), problems...))
+	all := identity(object, kind, name)
+	for _, p := range problems {
+		all.Add(p)
+	}
+	return invalid(all)
 }
 
 // identity says what of an object would make another resource of it.
 func identity(object fields, kind, name string) v1alpha1.Problems {
 	var problems v1alpha1.Problems
 	if is, ok := object["kind"].(string); ok && is != kind && slices.Contains([]string{v1alpha1.KindAgent, v1alpha1.KindWorkflow}, is) {
-		problems = append(problems, v1alpha1.Problem{Path: "kind", What: fmt.Sprintf("is %q, and the resource is of kind %s", is, kind), Fix: "write " + kind})
+		problems.Add(v1alpha1.Problem{Path: "kind", What: fmt.Sprintf("is %q, and the resource is of kind %s", is, kind), Fix: "write " + kind})
 	}
 	metadata, _ := object["metadata"].(fields)
 	if is, ok := metadata["name"].(string); ok && is != "" && is != name {
-		problems = append(problems, v1alpha1.Problem{Path: "metadata.name", What: fmt.Sprintf("is %q, and the resource is %q", is, name), Fix: "write " + name + ": a resource keeps its name"})
+		problems.Add(v1alpha1.Problem{Path: "metadata.name", What: fmt.Sprintf("is %q, and the resource is %q", is, name), Fix: "write " + name + ": a resource keeps its name"})
 	}
 	return problems
 }
@@ -126,12 +129,32 @@ func merge(object fields, patch []byte) (merged, clean fields, err error) {
 	return written(result), clean, nil
 }
 
+// switchesOff reports whether a patch does nothing but switch blocks off. That is
+// for emergencies, and no problem that was there before is in its way.
+func switchesOff(clean fields) bool {
+	spec, ok := clean["spec"].(fields)
+	for _, block := range spec {
+		b, _ := block.(fields)
+		ok = ok && len(b) == 1 && b["enabled"] == false
+	}
+	return ok && len(spec) > 0 && len(clean) == 1
+}
+
+// added are the problems that were not there before; none, where there were too
+// many to know.
+func added(problems, before v1alpha1.Problems) v1alpha1.Problems {
+	return slices.DeleteFunc(problems, func(p v1alpha1.Problem) bool { return before.Full() || slices.Contains(before, p) })
+}
+
 // parse reads a JSON object. Of fields that are null it keeps those of a patch
 // only. A field that is written twice is a problem: one of the two would be lost.
 func parse(text []byte, nulls bool) (fields, v1alpha1.Problems) {
 	p := parser{nulls: nulls, tokens: json.NewDecoder(bytes.NewReader(text))}
 	p.tokens.UseNumber()
-	value, err := p.value("")
+	value, err := p.value("", 0)
+	if errors.Is(err, errEnough) {
+		return nil, p.problems
+	}
 	if err == nil {
 		if _, more := p.tokens.Token(); !errors.Is(more, io.EOF) {
 			err = errors.New("more than one value")
@@ -150,7 +173,20 @@ type parser struct {
 	problems v1alpha1.Problems
 }
 
-func (p *parser) value(path string) (any, error) {
+// maxDepth is how deep an object may be. Ours have a quarter of it.
+const maxDepth = 64
+
+// errEnough says that the rest is not worth reading.
+var errEnough = errors.New("enough problems")
+
+func (p *parser) value(path string, depth int) (any, error) {
+	if depth > maxDepth {
+		p.problems.Add(v1alpha1.Problem{Path: path, What: fmt.Sprintf("is over %d levels deep", maxDepth), Fix: "remove what is not a field"})
+		return nil, errEnough
+	}
+	if p.problems.Full() {
+		return nil, errEnough
+	}
 	token, err := p.tokens.Token()
 	if err != nil {
 		return nil, err
@@ -165,12 +201,12 @@ func (p *parser) value(path string) (any, error) {
 				return nil, err
 			}
 			name, _ := key.(string) // nothing else comes before a colon
-			at := strings.TrimPrefix(path+"."+name, ".")
+			at := v1alpha1.Below(path, name)
 			if seen[name] {
-				p.problems = append(p.problems, v1alpha1.Problem{Path: at, What: "is written twice", Fix: "keep one of them"})
+				p.problems.Add(v1alpha1.Problem{Path: at, What: "is written twice", Fix: "keep one of them"})
 			}
 			seen[name] = true
-			value, err := p.value(at)
+			value, err := p.value(at, depth+1)
 			if err != nil {
 				return nil, err
 			}
@@ -183,7 +219,7 @@ func (p *parser) value(path string) (any, error) {
 	case json.Delim('['):
 		list := []any{}
 		for p.tokens.More() {
-			value, err := p.value(fmt.Sprintf("%s[%d]", path, len(list)))
+			value, err := p.value(fmt.Sprintf("%s[%d]", path, len(list)), depth+1)
 			if err != nil {
 				return nil, err
 			}

@@ -55,7 +55,8 @@ func (r Resource) Status() json.RawMessage {
 // A write with dryRun answers as it would otherwise, and changes nothing.
 type Store interface {
 	// List returns at most limit resources by name, and where to go on; an empty
-	// next says that there are no more. after is a next, or a name, or empty.
+	// next says that there are no more. after is a next, a Behind, a name, or empty;
+	// one that is none of these is harness.Invalid.
 	List(ctx context.Context, kind, after string, limit int) (items []Resource, next string, err error)
 	Get(ctx context.Context, kind, name string) (Resource, error)
 	// Create makes a resource of r.Object. What a server writes in metadata, and

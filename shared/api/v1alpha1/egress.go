@@ -31,7 +31,7 @@ func (c *check) egress(path string, s Sandbox) {
 		at := fmt.Sprintf("%s.egressAllow[%d]", path, i)
 		c.cidr(at+".cidr", rule.CIDR)
 		c.few(at+".ports", len(rule.Ports), maxEgressPorts)
-		for j, port := range rule.Ports {
+		for j, port := range rule.Ports[:min(len(rule.Ports), maxEgressPorts)] {
 			if port < 1 || port > 65535 || slices.Contains(rule.Ports[:j], port) {
 				c.fail(fmt.Sprintf("%s.ports[%d]", at, j), fmt.Sprintf("is %d", port), "use 1 to 65535, each once")
 			}

@@ -44,7 +44,9 @@ func Parse(file []byte) ([]AiAgent, error) {
 	var agents []AiAgent
 	var problems Problems
 	for _, d := range documents {
-		problems = append(problems, d.Problems...)
+		for _, p := range d.Problems {
+			problems.Add(p)
+		}
 		if d.Kind == KindAgent {
 			agents = append(agents, d.Agent)
 		}
@@ -73,7 +75,7 @@ func Read(file []byte) ([]Document, error) {
 		}
 		if err != nil {
 			// The parser's text names the line and a token class, not the content.
-			return documents, Problems{{Document: number, What: "is not YAML: " + strings.TrimPrefix(err.Error(), "yaml: ")}}.Err()
+			return documents, Problems{{Document: number, What: clip("is not YAML: "+strings.TrimPrefix(err.Error(), "yaml: "), maxShown)}}.Err()
 		}
 		if content := root.Content[0]; content.Tag != "!!null" {
 			documents = append(documents, readDocument(content, number))
@@ -104,7 +106,7 @@ func readDocument(n *yaml.Node, number int) Document {
 type decoder struct{ document Document }
 
 func (d *decoder) problem(n *yaml.Node, path, what, fix string) {
-	d.document.Problems = append(d.document.Problems, Problem{Document: d.document.Number, Line: n.Line, Path: path, What: what, Fix: fix})
+	d.document.Problems.Add(Problem{Document: d.document.Number, Line: n.Line, Path: path, What: what, Fix: fix})
 }
 
 // identify returns the field's value, or "" and a problem when it is none of known.
@@ -180,9 +182,9 @@ func (d *decoder) texts(n *yaml.Node, v reflect.Value, path string) {
 // pairs visits the entries of an object once each.
 func (d *decoder) pairs(n *yaml.Node, path string, visit func(key, value *yaml.Node, at string)) {
 	seen := map[string]bool{}
-	for i := 0; i+1 < len(n.Content); i += 2 {
+	for i := 0; i+1 < len(n.Content) && !d.document.Problems.Full(); i += 2 {
 		key, value := n.Content[i], n.Content[i+1]
-		at := strings.TrimPrefix(path+"."+key.Value, ".")
+		at := Below(path, key.Value)
 		switch {
 		case key.Kind != yaml.ScalarNode || key.Tag != "!!str":
 			d.problem(key, path, "has a key that is not text", "write the key as text")
@@ -202,6 +204,9 @@ func (d *decoder) list(n *yaml.Node, v reflect.Value, path string) {
 	}
 	v.Set(reflect.MakeSlice(v.Type(), len(n.Content), len(n.Content)))
 	for i, item := range n.Content {
+		if d.document.Problems.Full() {
+			return
+		}
 		d.decode(item, v.Index(i), fmt.Sprintf("%s[%d]", path, i))
 	}
 }
@@ -264,6 +269,9 @@ func fieldsOf(t reflect.Type) (names []string, places [][]int) {
 // nearest suggests the field that was meant, or lists them all.
 func nearest(word string, fields []string) string {
 	for _, f := range fields {
+		if len(word) > len(f)+2 {
+			continue // too long to be meant for it, and distance would take its time
+		}
 		if strings.EqualFold(f, word) || strings.HasPrefix(strings.ToLower(f), strings.ToLower(word)) || distance(f, word) <= 2 {
 			return "did you mean " + f + "?"
 		}

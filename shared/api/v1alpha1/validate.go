@@ -24,7 +24,7 @@ func (d Document) Validate(limits Limits) Problems {
 	for _, p := range broken {
 		p.Document, p.Line = d.Number, d.line(p.Path)
 		if !slices.ContainsFunc(d.Problems, func(known Problem) bool { return below(p.Path, known.Path) }) {
-			problems = append(problems, p) // what could not be read has its problem already
+			problems.Add(p) // what could not be read has its problem already
 		}
 	}
 	return problems
@@ -80,7 +80,7 @@ type check struct {
 }
 
 func (c *check) fail(path, what, fix string) {
-	c.problems = append(c.problems, Problem{Path: path, What: what, Fix: fix})
+	c.problems.Add(Problem{Path: path, What: what, Fix: fix})
 }
 
 var (
@@ -116,7 +116,7 @@ func (c *check) few(path string, n, most int) {
 // texts checks a list of texts, none of them empty.
 func (c *check) texts(path string, list []string, most, mostBytes int, fix string) {
 	c.few(path, len(list), most)
-	for i, text := range list {
+	for i, text := range list[:min(len(list), most)] {
 		if text == "" || len(text) > mostBytes {
 			c.fail(fmt.Sprintf("%s[%d]", path, i), fmt.Sprintf("is empty or over %d bytes", mostBytes), fix)
 		}

@@ -167,8 +167,12 @@ func (c *check) guardrail(path string, g Guardrail) {
 }
 
 func (c *check) patterns(path string, patterns []string) {
-	c.texts(path, patterns, 64, 1000, "write a regular expression")
+	const maxPatterns, maxPattern = 64, 1000
+	c.texts(path, patterns, maxPatterns, maxPattern, "write a regular expression")
 	for i, p := range patterns {
+		if len(p) > maxPattern || i == maxPatterns {
+			break // they have their problem, and are not worth their time
+		}
 		if _, err := regexp.Compile(p); err != nil {
 			c.fail(fmt.Sprintf("%s[%d]", path, i), "is not a regular expression (RE2)", "mend it; RE2 has no look-around and no back references")
 		}

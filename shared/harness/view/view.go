@@ -1,9 +1,11 @@
 // Package view is what the management API shows of each word: the store fills
 // it, management-api writes it as JSON, the CLI and the console read it. The doc
-// tags are the descriptions of the OpenAPI document.
+// tags are the descriptions of the OpenAPI document. Objects of others are kept as
+// they are stored: read into Go values, their large numbers would be others.
 package view
 
 import (
+	"encoding/json"
 	"time"
 
 	"tuluat.ai/harness/shared/harness"
@@ -36,7 +38,7 @@ type Message struct {
 	State         harness.MessageState `json:"state"`
 	ChannelUserID string               `json:"channelUserId"`
 	Text          string               `json:"text"`
-	Metadata      map[string]any       `json:"metadata,omitempty"`
+	Metadata      json.RawMessage      `json:"metadata,omitempty" doc:"an object: what else the channel said, as it is stored"`
 	InReplyTo     harness.MessageID    `json:"inReplyTo,omitempty" doc:"of an answer: the message it answers"`
 	Parts         []ReplyPart          `json:"parts,omitempty" doc:"of an answer: how each part was sent"`
 	Attachments   []Attachment         `json:"attachments,omitempty"`
@@ -162,7 +164,7 @@ type Approval struct {
 	CurrentNode string                `json:"currentNode,omitempty"`
 	ToolCall    harness.ToolCallID    `json:"toolCall,omitempty"`
 	Title       string                `json:"title" doc:"what is asked, in one line"`
-	Input       map[string]any        `json:"input" doc:"exactly what will run when approved"`
+	Input       json.RawMessage       `json:"input" doc:"an object: exactly what will run when approved"`
 	Digest      string                `json:"digest" doc:"SHA-256 of exactly what will run; a decision may name it"`
 	State       harness.ApprovalState `json:"state"`
 	DecidedBy   string                `json:"decidedBy,omitempty"`
@@ -179,7 +181,7 @@ type DeadLetter struct {
 	Event       string            `json:"event" doc:"id of the event"`
 	Type        string            `json:"type"`
 	Session     harness.SessionID `json:"session,omitempty"`
-	Payload     map[string]any    `json:"payload"`
+	Payload     json.RawMessage   `json:"payload" doc:"an object: what the event says, as it is stored"`
 	Destination string            `json:"destination" doc:"who would not take it"`
 	StatusCode  int               `json:"statusCode,omitempty" doc:"what it answered"`
 	Cause       string            `json:"cause,omitempty" doc:"the start of the answer"`
@@ -225,14 +227,14 @@ type SecretCheck struct {
 
 // AuditEntry is one write through the management API.
 type AuditEntry struct {
-	ID        int64          `json:"id"`
-	Actor     string         `json:"actor"`
-	Action    string         `json:"action" doc:"verb and resource, as in update aiagents"`
-	Object    string         `json:"object" doc:"name or id of what was written"`
-	Before    map[string]any `json:"before,omitempty"`
-	After     map[string]any `json:"after,omitempty"`
-	RequestID string         `json:"requestId"`
-	CreatedAt time.Time      `json:"createdAt"`
+	ID        int64           `json:"id"`
+	Actor     string          `json:"actor"`
+	Action    string          `json:"action" doc:"verb and resource, as in update aiagents"`
+	Object    string          `json:"object" doc:"name or id of what was written"`
+	Before    json.RawMessage `json:"before,omitempty" doc:"an object: what was written over"`
+	After     json.RawMessage `json:"after,omitempty" doc:"an object: what was written"`
+	RequestID string          `json:"requestId"`
+	CreatedAt time.Time       `json:"createdAt"`
 }
 
 // Place is a place in a list: behind the row with this time and id. The zero

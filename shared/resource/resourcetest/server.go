@@ -44,6 +44,7 @@ type Server struct {
 	RefuseWorkflows int                  // of every answer about workflows
 	RefuseWrites    int                  // of every answer to a write
 	Expired         bool                 // the next continuation is not kept any more
+	Instead         string               // continuation that is given for one that is not kept
 	Before          func(*http.Request)  // before an answer, under no lock
 	Causes          func(object) []Cause // against a resource that is written; nil: none
 }
@@ -275,10 +276,14 @@ func (s *Server) list(w http.ResponseWriter, r *http.Request, plural string) {
 	if next := r.URL.Query().Get("continue"); next != "" {
 		if s.Expired {
 			s.Expired = false
-			answer(w, http.StatusGone, object{"kind": "Status", "apiVersion": "v1", "status": "Failure", "reason": "Expired", "code": http.StatusGone})
+			answer(w, http.StatusGone, object{"kind": "Status", "apiVersion": "v1", "status": "Failure", "reason": "Expired", "code": http.StatusGone, "metadata": object{"continue": s.Instead}})
 			return
 		}
-		from, _ = strconv.Atoi(next)
+		var err error
+		if from, err = strconv.Atoi(next); err != nil {
+			answer(w, http.StatusBadRequest, object{"kind": "Status", "apiVersion": "v1", "status": "Failure", "reason": "BadRequest", "code": http.StatusBadRequest})
+			return
+		}
 	}
 	page := s.Page
 	if limit, err := strconv.Atoi(r.URL.Query().Get("limit")); err == nil && limit > 0 {

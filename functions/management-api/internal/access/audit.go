@@ -34,7 +34,7 @@ func (a Audit) Record(ctx context.Context, action, object string, before, after 
 	return a.Store.RecordAudit(ctx, e)
 }
 
-func fields(value any) (map[string]any, error) {
+func fields(value any) (json.RawMessage, error) {
 	if value == nil {
 		return nil, nil
 	}
@@ -42,9 +42,12 @@ func fields(value any) (map[string]any, error) {
 	if err != nil {
 		return nil, harness.Wrap(harness.Internal, err, "what was written cannot be recorded")
 	}
-	var all map[string]any
-	if err := json.Unmarshal(text, &all); err != nil {
+	var members map[string]json.RawMessage
+	if err := json.Unmarshal(text, &members); err != nil {
 		return nil, harness.Wrap(harness.Internal, err, "what was written cannot be recorded")
 	}
-	return all, nil
+	if members == nil {
+		return nil, nil
+	}
+	return text, nil
 }

@@ -36,9 +36,13 @@ type ClusterOptions struct {
 type Cluster struct {
 	ClusterOptions
 	client *rest.RESTClient
-	asking *rate.Limiter
+
+	// Strangers' tokens have a share of their own, so that no flood of them keeps
+	// those waiting who are known.
+	strangers, asking *rate.Limiter
 
 	callers *cache[Caller]
+	known   *cache[struct{}] // tokens that were somebody's
 	unknown *cache[struct{}] // apart, so that a flood of bad tokens forgets no good one
 	allowed *cache[struct{}]
 	refused *cache[struct{}]
@@ -49,13 +53,17 @@ const (
 	// A right that was given a moment ago is not refused for long.
 	keepBad = 10 * time.Second
 
-	maxCallers, maxUnknown, maxDecisions = 1024, 4096, 8192
+	// keepKnown is how long the token of a caller who stays away is no stranger's.
+	keepKnown = 4 * time.Hour
+
+	maxCallers, maxKnown, maxUnknown, maxDecisions = 1024, 4096, 4096, 8192
 
 	// askTime bounds one review with everything around it.
 	askTime = 5 * time.Second
-	// Reviews a second, and at once, of one process: what a flood of bad tokens may
-	// cost the API server.
-	askRate, askBurst = 50, 100
+	// Reviews a second, and at once, of one process: of those who are known, and of
+	// others, which is what a flood of bad tokens may cost the API server.
+	askRate, askBurst             = 50, 100
+	strangersRate, strangersBurst = 25, 50
 
 	tokenReviews  = "/apis/authentication.k8s.io/v1/tokenreviews"
 	accessReviews = "/apis/authorization.k8s.io/v1/namespaces/%s/localsubjectaccessreviews"
@@ -77,7 +85,8 @@ func NewCluster(config *rest.Config, o ClusterOptions) (*Cluster, error) {
 		return nil, harness.Wrap(harness.Invalid, err, "the API server's address or credentials cannot be used")
 	}
 	return &Cluster{
-		ClusterOptions: o, client: client, asking: rate.NewLimiter(askRate, askBurst),
+		ClusterOptions: o, client: client,
+		strangers: rate.NewLimiter(strangersRate, strangersBurst), asking: rate.NewLimiter(askRate, askBurst), known: newCache[struct{}](maxKnown, keepKnown),
 		callers: newCache[Caller](maxCallers, keepGood), unknown: newCache[struct{}](maxUnknown, keepBad),
 		allowed: newCache[struct{}](maxDecisions, keepGood), refused: newCache[struct{}](maxDecisions, keepBad),
 	}, nil
@@ -124,7 +133,11 @@ func (c *Cluster) Identify(ctx context.Context, token string) (Caller, error) {
 		APIVersion: "authentication.k8s.io/v1", Kind: "TokenReview",
 		Spec: tokenReviewSpec{Token: token, Audiences: c.Audiences},
 	}
-	if err := c.ask(ctx, tokenReviews, review, &review); err != nil {
+	share := c.strangers
+	if _, ok := c.known.get(key, now); ok {
+		share = c.asking
+	}
+	if err := c.ask(ctx, share, tokenReviews, review, &review); err != nil {
 		return Caller{}, err
 	}
 	status := review.Status
@@ -138,6 +151,7 @@ func (c *Cluster) Identify(ctx context.Context, token string) (Caller, error) {
 	user := status.User
 	caller := Caller{Name: user.Username, Groups: user.Groups, uid: user.UID, extra: user.Extra}
 	c.callers.put(key, caller, now)
+	c.known.put(key, struct{}{}, now)
 	return caller, nil
 }
 
@@ -202,7 +216,7 @@ func (c *Cluster) Allow(ctx context.Context, caller Caller, r Right) (bool, erro
 			User:       caller.Name, Groups: caller.Groups, UID: caller.uid, Extra: caller.extra,
 		},
 	}
-	if err := c.ask(ctx, fmt.Sprintf(accessReviews, c.Namespace), review, &review); err != nil {
+	if err := c.ask(ctx, c.asking, fmt.Sprintf(accessReviews, c.Namespace), review, &review); err != nil {
 		return false, err
 	}
 	if review.Status == nil {
@@ -236,15 +250,15 @@ func decisionKey(caller Caller, r Right) digest {
 
 // ask posts a review and reads the answer. Whatever goes wrong is Unavailable:
 // who cannot be asked about is not let in, and may try again.
-func (c *Cluster) ask(ctx context.Context, path string, review, into any) error {
+func (c *Cluster) ask(ctx context.Context, share *rate.Limiter, path string, review, into any) error {
 	ctx, cancel := context.WithTimeout(ctx, askTime)
 	defer cancel()
 	body, err := json.Marshal(review)
 	if err != nil {
 		return harness.Errorf(harness.Internal, "a review cannot be written")
 	}
-	if err := c.asking.Wait(ctx); err != nil {
-		return harness.Errorf(harness.Unavailable, "too many unknown callers: the API server is not asked about more")
+	if err := share.Wait(ctx); err != nil {
+		return harness.Errorf(harness.Unavailable, "too many callers at once: the API server is not asked about more")
 	}
 	answer, err := c.client.Post().AbsPath(path).SetHeader("Content-Type", runtime.ContentTypeJSON).Body(body).Do(ctx).Raw()
 	if err != nil {

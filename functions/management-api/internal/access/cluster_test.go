@@ -8,6 +8,7 @@ import (
 	"net/http"
 	"runtime"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -289,5 +290,44 @@ func TestReviewsHaveARate(t *testing.T) {
 	}
 	if tokens, _ := s.asked(); tokens != 1 {
 		t.Errorf("asked %d times", tokens)
+	}
+}
+
+// Strangers who are many keep nobody waiting who is known: their tokens are
+// renewed, and what they may do is asked.
+func TestAFloodOfStrangersStarvesNobody(t *testing.T) {
+	s, now := newServer(t), newClock()
+	s.users[token] = ann()
+	s.roles[ann().Username] = []string{"list sessions"}
+	c := newCluster(t, s.URL, now.Now)
+	caller, err := c.Identify(t.Context(), token)
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, stop := context.WithCancel(t.Context())
+	var flood sync.WaitGroup
+	defer flood.Wait()
+	defer stop()
+	for i := range 400 {
+		flood.Go(func() {
+			for n := 0; ctx.Err() == nil; n++ {
+				_, _ = c.Identify(ctx, fmt.Sprint("bad-", i, "-", n))
+			}
+		})
+	}
+	for kind := harness.Denied; kind != harness.Unavailable; { // until strangers have to wait
+		probe, cancel := context.WithTimeout(ctx, 100*time.Millisecond)
+		_, err := c.Identify(probe, fmt.Sprint("probe-", time.Now()))
+		kind = harness.KindOf(err)
+		cancel()
+	}
+	for range 10 {
+		now.pass(time.Hour) // nothing that was answered holds
+		if _, err := c.Identify(ctx, token); err != nil {
+			t.Fatalf("renewed: %v", err)
+		}
+		if ok, err := c.Allow(ctx, caller, access.Right{Verb: access.List, Resource: access.Sessions}); err != nil || !ok {
+			t.Fatalf("allowed %v: %v", ok, err)
+		}
 	}
 }

@@ -7,8 +7,10 @@ import (
 	"golang.org/x/time/rate"
 )
 
-// SetAsking lets c ask so many times a second, one at once.
-func SetAsking(c *Cluster, perSecond float64) { c.asking = rate.NewLimiter(rate.Limit(perSecond), 1) }
+// SetAsking lets c ask so many times a second about anybody, one at once.
+func SetAsking(c *Cluster, perSecond float64) {
+	c.strangers, c.asking = rate.NewLimiter(rate.Limit(perSecond), 1), rate.NewLimiter(rate.Limit(perSecond), 1)
+}
 
 // RoleRights are the rules of a role as "verb resource".
 func RoleRights(role string) []string {

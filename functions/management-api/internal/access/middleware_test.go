@@ -2,6 +2,7 @@ package access_test
 
 import (
 	"context"
+	"encoding/json"
 	"io"
 	"log/slog"
 	"net/http"
@@ -266,7 +267,7 @@ func TestAudit(t *testing.T) {
 	if err := audit.Record(ctx, "delete aiagents", "a", nil, []int{1}); err == nil {
 		t.Error("a list was recorded")
 	}
-	want := kept{{Actor: "eve", Action: "update aiagents", Object: "a", Before: map[string]any{"phase": "READY"}, After: map[string]any{"phase": "INVALID"}}}
+	want := kept{{Actor: "eve", Action: "update aiagents", Object: "a", Before: json.RawMessage(`{"phase":"READY"}`), After: json.RawMessage(`{"phase":"INVALID"}`)}}
 	if diff := cmp.Diff(want, store); diff != "" {
 		t.Error(diff)
 	}

@@ -6,7 +6,10 @@ import (
 	"crypto/sha256"
 	"crypto/subtle"
 	"fmt"
+	"slices"
 	"strings"
+	"unicode"
+	"unicode/utf8"
 
 	"tuluat.ai/harness/shared/harness"
 )
@@ -30,7 +33,7 @@ const minToken = 22
 // what is in them.
 func NewStatic(text harness.Secret) (*Static, error) {
 	s := &Static{}
-	names := map[string]bool{}
+	names, tokens := map[string]bool{}, map[[sha256.Size]byte]bool{}
 	number := 0
 	for line := range bytes.Lines([]byte(text.Reveal())) {
 		number++
@@ -50,10 +53,16 @@ func NewStatic(text harness.Secret) (*Static, error) {
 			return nil, harness.Errorf(harness.Invalid, "line %d of the tokens: a token has %d or more of the characters that a header may have", number, minToken)
 		case len(fields) > 3 || roleRights(k.caller.role) == nil:
 			return nil, harness.Errorf(harness.Invalid, "line %d of the tokens: a token, a name and one of %s are all there may be", number, strings.Join(Roles(), ", "))
+		case len(fields) == 2 && slices.ContainsFunc(Roles(), func(role string) bool { return strings.EqualFold(role, fields[1]) }):
+			return nil, harness.Errorf(harness.Invalid, "line %d of the tokens: a role comes after a name: write TOKEN NAME %s", number, strings.ToLower(fields[1]))
+		case !printable(k.caller.Name):
+			return nil, harness.Errorf(harness.Invalid, "line %d of the tokens: a name has printable characters only and does not begin with #", number)
+		case tokens[k.token]:
+			return nil, harness.Errorf(harness.Invalid, "line %d of the tokens: its token is already in a line above", number)
 		case names[k.caller.Name]:
 			return nil, harness.Errorf(harness.Invalid, "line %d of the tokens: its name is already in a line above", number)
 		}
-		names[k.caller.Name] = true
+		names[k.caller.Name], tokens[k.token] = true, true
 		k.caller.Groups = []string{fmt.Sprintf("tuluat:%s", k.caller.role)}
 		s.known = append(s.known, k)
 	}
@@ -61,6 +70,10 @@ func NewStatic(text harness.Secret) (*Static, error) {
 		return nil, harness.Errorf(harness.Invalid, "there is no token")
 	}
 	return s, nil
+}
+
+func printable(name string) bool {
+	return utf8.ValidString(name) && name[0] != '#' && !strings.ContainsFunc(name, func(c rune) bool { return !unicode.IsPrint(c) })
 }
 
 // Identify implements Access. Its time does not depend on the token.

@@ -59,6 +59,8 @@ func TestStaticTokensThatAreWrong(t *testing.T) {
 	for name, text := range map[string]string{
 		"nothing": " \n# nothing\n", "short": "short", "odd characters": "a token with \"quotes\"-012345", "quoted": `"` + adminToken + `"`,
 		"unknown role": adminToken + " eve owner", "too much": adminToken + " eve admin please", "one name twice": adminToken + "\n" + viewerToken,
+		"a role without a name": adminToken + " viewer", "a role in capitals": adminToken + " Viewer", "one token twice": adminToken + " a viewer\n" + adminToken + " b admin",
+		"unprintable name": adminToken + " a\x1bb viewer", "a name that is no text": adminToken + " a\xff viewer", "a comment": adminToken + " #viewer",
 	} {
 		_, err := access.NewStatic(harness.Secret(text))
 		if harness.KindOf(err) != harness.Invalid {

@@ -64,13 +64,22 @@ func (a *api) registerWorkflows() {
 	register(a, "delete-workflow", s.delete)
 }
 
+// inner is how many resources are read at once to find those in a phase.
+const inner = 200
+
 // list reads as many pages as it takes to find as many resources in one of the
 // phases as are asked for.
 func (s *resources) list(ctx context.Context, in *listResourcesInput) (*listOutput[json.RawMessage], error) {
 	out := &listOutput[json.RawMessage]{Body: list[json.RawMessage]{Items: []json.RawMessage{}}}
-	after := in.place.ID
+	after, size := in.place.ID, in.Limit
+	if len(in.Status) > 0 {
+		size = inner
+	}
 	for {
-		items, next, err := s.Resources.List(ctx, s.kind, after, in.Limit)
+		items, next, err := s.Resources.List(ctx, s.kind, after, size)
+		if after != "" && harness.KindOf(err) == harness.Invalid {
+			return nil, refuse(http.StatusBadRequest, "the request is not valid", view.ProblemField{Pointer: "query/after", Detail: badCursor{}.Error()})
+		}
 		if err != nil {
 			return nil, err
 		}
@@ -82,11 +91,16 @@ func (s *resources) list(ctx context.Context, in *listResourcesInput) (*listOutp
 				continue
 			}
 			out.Body.Items = append(out.Body.Items, r.Object)
-			if len(out.Body.Items) == in.Limit && (next != "" || i < len(items)-1) {
-				// A name is a place in the list too.
-				out.Body.Next = in.next(view.Place{ID: r.Name})
-				return out, nil
+			if len(out.Body.Items) < in.Limit {
+				continue
 			}
+			if i < len(items)-1 {
+				next = resource.Behind(after, r.Name)
+			}
+			if next != "" {
+				out.Body.Next = in.next(view.Place{ID: next})
+			}
+			return out, nil
 		}
 		if next == "" {
 			return out, nil

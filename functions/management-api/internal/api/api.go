@@ -4,6 +4,8 @@ package api
 
 import (
 	"context"
+	"crypto/sha256"
+	"encoding/hex"
 	"encoding/json"
 	"fmt"
 	"io"
@@ -17,6 +19,8 @@ import (
 
 	"tuluat.ai/harness/functions/management-api/internal/access"
 	"tuluat.ai/harness/shared/event"
+	"tuluat.ai/harness/shared/harness"
+	"tuluat.ai/harness/shared/harness/view"
 	"tuluat.ai/harness/shared/resource"
 )
 
@@ -64,6 +68,7 @@ type api struct {
 	Options
 	huma       huma.API
 	operations map[string]Operation // that have no handler yet
+	streams    streams
 }
 
 // New returns the handler of every path of the API.
@@ -90,6 +95,11 @@ func Document() ([]byte, error) {
 
 // build registers every operation.
 func build(mux *http.ServeMux, o Options) *api {
+	// Of two spellings of a key huma would look at one and encoding/json read the
+	// other. It is a variable of huma's package, which requests read.
+	if !huma.ValidateStrictCasing {
+		huma.ValidateStrictCasing = true
+	}
 	a := &api{Options: o, operations: map[string]Operation{}}
 	for _, operation := range Operations() {
 		a.operations[operation.ID] = operation
@@ -141,6 +151,13 @@ func register[I, O any](a *api, id string, handle func(context.Context, *I) (*O,
 	body := op.RequestBody
 	op.RequestBody = nil
 	huma.Register(a.huma, op, func(ctx context.Context, in *I) (*O, error) {
+		if o.Method != http.MethodGet {
+			// A client that hangs up does not stop a write between its commit and its
+			// event.
+			var cancel context.CancelFunc
+			ctx, cancel = unhurried(ctx)
+			defer cancel()
+		}
 		out, err := handle(ctx, in)
 		if err != nil {
 			return nil, a.problemOf(ctx, id, err)
@@ -160,7 +177,15 @@ func operationAt(described *huma.OpenAPI, o Operation) *huma.Operation {
 	}[o.Method]
 }
 
+// unhurried returns a context that ends by its own time only.
+func unhurried(ctx context.Context) (context.Context, context.CancelFunc) {
+	return context.WithTimeout(context.WithoutCancel(ctx), writeTime)
+}
+
 const (
+	// writeTime is what a write may take, and the record of it again.
+	writeTime = 20 * time.Second
+
 	// rightExtension says in the document which right an operation needs.
 	rightExtension = "x-tuluat-right"
 
@@ -183,15 +208,17 @@ func (a *api) allow(o Operation) func(huma.Context, func(huma.Context)) {
 		}
 		if right.Verb != "" {
 			if err := access.Check(ctx.Context(), a.Access, right); err != nil {
-				r, w := humago.Unwrap(ctx)
-				p := a.problemOf(r.Context(), o.ID, err)
-				for name, values := range p.header {
-					w.Header()[name] = values
-				}
-				writeProblem(w, r, p.Status, p.Detail)
+				a.answer(ctx, o.ID, err)
 				return
 			}
 		}
+		r, _ := humago.Unwrap(ctx)
+		query, err := readQuery(r.URL.RawQuery, ctx.Operation())
+		if err != nil {
+			a.answer(ctx, o.ID, err)
+			return
+		}
+		r.URL.RawQuery = query
 		ctx.SetHeader("Cache-Control", "no-store")
 		ctx.SetHeader("X-Content-Type-Options", "nosniff")
 		next(ctx)
@@ -218,8 +245,7 @@ func (a *api) unknown(mux *http.ServeMux) http.Handler {
 	})
 }
 
-// jsonFormat reads and writes bodies. A repeated key is the last one's, as
-// everywhere in encoding/json.
+// jsonFormat reads and writes bodies.
 func jsonFormat() huma.Format {
 	return huma.Format{
 		Marshal: func(w io.Writer, v any) error {
@@ -230,7 +256,7 @@ func jsonFormat() huma.Format {
 			}
 			return nil
 		},
-		Unmarshal: json.Unmarshal,
+		Unmarshal: unmarshal,
 	}
 }
 
@@ -240,10 +266,33 @@ func location(path ...string) string { return prefix + "/" + strings.Join(path, 
 // audit records a write that was done. One that cannot be recorded is in the log
 // of the function instead: it is done, and undoing it could fail too.
 func (a *api) audit(ctx context.Context, action access.Right, object string, before, after any) {
-	if err := (access.Audit{Store: a.Store}).Record(context.WithoutCancel(ctx), action.String(), object, before, after); err != nil {
+	ctx, cancel := unhurried(ctx) // whatever the write has left
+	defer cancel()
+	if err := (access.Audit{Store: a.Store}).Record(ctx, action.String(), object, before, after); err != nil {
 		caller, _ := access.From(ctx)
 		a.Log.Error("a write could not be recorded", "actor", caller.Name, "action", action.String(), "object", object, "request", access.RequestID(ctx), "err", err)
 	}
+}
+
+// trace is what the audit keeps of a command or of a question: which it was, and
+// not its text, which may have secrets and is kept for its own time.
+type trace struct {
+	ID       string             `json:"id"`
+	Session  harness.SessionID  `json:"session"`
+	Agent    harness.AgentName  `json:"agent"`
+	ToolCall harness.ToolCallID `json:"toolCall,omitempty"`
+	State    string             `json:"state"`
+	Digest   string             `json:"digest"`
+}
+
+func traceOf(p view.Approval) trace {
+	return trace{ID: string(p.ID), Session: p.Session, Agent: p.Agent, ToolCall: p.ToolCall, State: string(p.State), Digest: p.Digest}
+}
+
+// digest is the SHA-256 of text, in hex.
+func digest(text string) string {
+	sum := sha256.Sum256([]byte(text))
+	return hex.EncodeToString(sum[:])
 }
 
 func callerName(ctx context.Context) string {

@@ -3,6 +3,7 @@ package api
 import (
 	"context"
 	"net/http"
+	"slices"
 	"time"
 
 	"tuluat.ai/harness/functions/management-api/internal/access"
@@ -67,7 +68,7 @@ func (a *api) listApprovals(ctx context.Context, in *listApprovalsInput) (*listO
 		return nil, err
 	}
 	rows, err := a.Store.ListApprovals(ctx, postgres.ApprovalFilter{
-		States: in.Status, Agent: clean(in.Agent), Session: clean(in.Session), Since: in.Since,
+		States: in.Status, Agent: in.Agent, Session: in.Session, Since: in.Since,
 	}, in.place, in.more())
 	if err != nil {
 		return nil, err
@@ -97,20 +98,28 @@ func (a *api) approveSession(ctx context.Context, in *approveInput) (*approvalOu
 	if body.Decision != "" {
 		said.Decision = body.Decision
 	}
+	if body.Approval != "" {
+		named, err := a.Store.GetApproval(ctx, body.Approval)
+		switch {
+		case err == nil && named.Session == in.session():
+			return a.decide(ctx, named.ID, said)
+		case err == nil || harness.KindOf(err) == harness.NotFound:
+			return nil, refuse(http.StatusConflict, "the session does not wait for this approval", view.ProblemField{Pointer: "#/approval", Detail: "is none of this session"})
+		}
+		return nil, err
+	}
 	const most = 200
 	waiting, err := a.Store.ListApprovals(ctx, postgres.ApprovalFilter{States: []harness.ApprovalState{harness.ApprovalPending}, Session: in.session()}, view.Place{}, most)
 	if err != nil {
 		return nil, err
 	}
-	for _, w := range waiting {
-		if w.ID == body.Approval || len(waiting) == 1 && body.Approval == "" {
-			return a.decide(ctx, w.ID, said)
-		}
+	now := a.Now()
+	waiting = slices.DeleteFunc(waiting, func(w view.Approval) bool { return w.ExpiresAt != nil && !w.ExpiresAt.After(now) })
+	if len(waiting) == 1 {
+		return a.decide(ctx, waiting[0].ID, said)
 	}
 	p := refuse(http.StatusConflict, "the session waits for no approval")
-	if body.Approval != "" {
-		p = refuse(http.StatusConflict, "the session does not wait for this approval")
-	} else if len(waiting) > 0 {
+	if len(waiting) > 0 {
 		p = refuse(http.StatusConflict, "the session waits for several approvals: name the one that is meant")
 	}
 	p.Approvals = waiting
@@ -123,9 +132,14 @@ func (a *api) decide(ctx context.Context, id harness.ApprovalID, said decisionBo
 	if err != nil {
 		return nil, err
 	}
-	state := harness.ApprovalApproved
-	if said.Decision == decideReject {
+	var state harness.ApprovalState
+	switch said.Decision {
+	case decideApprove:
+		state = harness.ApprovalApproved
+	case decideReject:
 		state = harness.ApprovalRejected
+	default:
+		return nil, refuseField("#/decision", "is neither APPROVE nor REJECT")
 	}
 	after, events, err := a.Store.DecideApproval(ctx, postgres.Decision{
 		ID: id, State: state, By: callerName(ctx), Via: harness.ChannelAPI, Reason: harness.CleanText(said.Reason), Digest: said.Digest,
@@ -144,6 +158,6 @@ func (a *api) decide(ctx context.Context, id harness.ApprovalID, said decisionBo
 		return nil, err
 	}
 	a.Publish(ctx, events...)
-	a.audit(ctx, access.Right{Verb: access.Decide, Resource: access.Approvals}, string(id), before, after)
+	a.audit(ctx, access.Right{Verb: access.Decide, Resource: access.Approvals}, string(id), traceOf(before), traceOf(after))
 	return &approvalOutput{after}, nil
 }

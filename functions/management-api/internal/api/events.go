@@ -5,6 +5,7 @@ import (
 	"net/http"
 	"reflect"
 	"strconv"
+	"sync"
 
 	"github.com/danielgtaylor/huma/v2"
 	"github.com/danielgtaylor/huma/v2/adapters/humago"
@@ -32,6 +33,44 @@ type (
 	watchOutput struct{ Body func(huma.Context) }
 )
 
+const typeEvents = "text/event-stream"
+
+const (
+	maxStreams      = 200 // of a process
+	maxCallersShare = 20  // of them of one caller
+)
+
+// streams counts those that are open, by caller.
+type streams struct {
+	mu   sync.Mutex
+	all  int
+	open map[string]int
+}
+
+// take counts one more until release is called, or says that there are too many.
+func (s *streams) take(caller string) (release func(), err error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	switch {
+	case s.open[caller] >= maxCallersShare:
+		return nil, harness.Errorf(harness.Exhausted, "the caller has %d streams open: that is the most", maxCallersShare)
+	case s.all >= maxStreams:
+		return nil, harness.Errorf(harness.Unavailable, "%d streams are open: that is the most", maxStreams)
+	case s.open == nil:
+		s.open = map[string]int{}
+	}
+	s.all++
+	s.open[caller]++
+	return func() {
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		s.all--
+		if s.open[caller]--; s.open[caller] == 0 {
+			delete(s.open, caller)
+		}
+	}, nil
+}
+
 func (a *api) registerEvents() {
 	registry := a.huma.OpenAPI().Components.Schemas
 	for _, data := range []any{
@@ -42,7 +81,7 @@ func (a *api) registerEvents() {
 	register(a, "watch-session", a.watch, func(op *huma.Operation) {
 		op.Responses["200"] = &huma.Response{
 			Description: "Events: session and end with StreamSession, turn with StreamTurn, tool_call with StreamToolCall, tool_result with StreamToolResult, output with StreamOutput, reply with StreamReply",
-			Content:     map[string]*huma.MediaType{"text/event-stream": {Schema: &huma.Schema{Type: huma.TypeString}}},
+			Content:     map[string]*huma.MediaType{typeEvents: {Schema: &huma.Schema{Type: huma.TypeString}}},
 		}
 	})
 }
@@ -82,12 +121,22 @@ func place(session harness.SessionID, after string) (int64, bool) {
 }
 
 func (a *api) serveStream(hc huma.Context, source watched, options stream.Options) {
+	const operation = "watch-session"
 	r, w := humago.Unwrap(hc)
+	if r.Method == http.MethodHead {
+		w.Header().Set("Content-Type", typeEvents)
+		return
+	}
 	ctx := r.Context()
+	release, err := a.streams.take(callerName(ctx))
+	if err != nil {
+		a.answer(hc, operation, err)
+		return
+	}
+	defer release()
 	opened, err := stream.Open(ctx, w, source, options)
 	if err != nil {
-		p := a.problemOf(ctx, "watch-session", err)
-		writeProblem(w, r, p.Status, p.Detail)
+		a.answer(hc, operation, err)
 		return
 	}
 	if err := opened.Run(ctx); err != nil && ctx.Err() == nil {

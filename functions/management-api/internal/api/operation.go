@@ -43,7 +43,7 @@ func Operations() []Operation {
 const (
 	matchNotes  = "If-Match has the ETag of the version that the change is made to, or * for any."
 	dryRunNotes = "With dryRun=true it is only checked, and answered as if it had been done."
-	retryNotes  = "A repeat with the same Idempotency-Key has no effect and gets the answer of the first."
+	retryNotes  = "A repeat with the same Idempotency-Key has no effect and gets the answer of the first; another request with it is refused with 409."
 )
 
 func resourceOperations() []Operation {
@@ -75,7 +75,7 @@ func sessionOperations() []Operation {
 		{ID: "list-sessions", Method: http.MethodGet, Path: "/sessions", Summary: "List sessions, newest first", Right: right(access.List, sessions)},
 		{
 			ID: "start-session", Method: http.MethodPost, Path: "/sessions", Summary: "Send an agent the first message of a session", Right: right(access.Create, sessions), Status: http.StatusAccepted,
-			Notes: "With a chat in which a session is open, the message goes there. " + retryNotes,
+			Notes: "With a chat in which the caller has a session open, the message goes there. " + retryNotes,
 		},
 		{ID: "get-session", Method: http.MethodGet, Path: "/sessions/{id}", Summary: "Get a session", Right: named(access.Get, sessions, "id")},
 		{ID: "list-session-messages", Method: http.MethodGet, Path: "/sessions/{id}/messages", Summary: "List the messages of a session, oldest first", Right: named(access.Get, sessions, "id")},
@@ -88,12 +88,12 @@ func sessionOperations() []Operation {
 			ID: "watch-session", Method: http.MethodGet, Path: "/sessions/{id}/events", Summary: "Follow a session as server-sent events", Right: named(access.Watch, sessions, "id"),
 			Notes: "An event turn, tool_call, tool_result or reply has an id; a client that comes back with it in Last-Event-ID or after gets every later event once, in order. " +
 				"session says where the session stands, output what a running command prints, and end that nothing follows. A comment comes every 15 seconds in which nothing happens. " +
-				"The connection ends when the process does, and after ten minutes at the latest.",
+				"The connection ends when the process does, and after ten minutes at the latest. A caller may have 20 open (more: 429), a process 200 (503).",
 		},
 		{ID: "cancel-session", Method: http.MethodPost, Path: "/sessions/{id}/cancel", Summary: "End a session and what it waits for", Right: named(access.Cancel, sessions, "id")},
 		{
 			ID: "approve-session", Method: http.MethodPost, Path: "/sessions/{id}/approve", Summary: "Decide the one approval that a session waits for", Right: right(access.Decide, access.Approvals),
-			Notes: "Without a body it approves. When several wait, nothing is decided and the problem lists them.",
+			Notes: "Without a body it approves. One whose time is over does not wait. When several wait, nothing is decided and the problem lists them.",
 		},
 	}
 }

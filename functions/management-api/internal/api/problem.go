@@ -4,10 +4,12 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"net/http"
 	"strings"
 
 	"github.com/danielgtaylor/huma/v2"
+	"github.com/danielgtaylor/huma/v2/adapters/humago"
 
 	"tuluat.ai/harness/functions/management-api/internal/access"
 	"tuluat.ai/harness/shared/function"
@@ -38,7 +40,32 @@ func (p *problem) ContentType(string) string { return problemType }
 
 // refuse returns a problem with status, and what is wrong with which field.
 func refuse(status int, detail string, fields ...view.ProblemField) *problem {
-	return &problem{Problem: view.Problem{Type: "about:blank", Title: http.StatusText(status), Status: status, Detail: detail, Errors: fields}}
+	return &problem{Problem: view.Problem{Type: "about:blank", Title: http.StatusText(status), Status: status, Detail: detail, Errors: few(fields)}}
+}
+
+const (
+	maxFields = 100 // of a problem
+	maxText   = 256 // bytes of what is said of one
+)
+
+// few bounds what is said about fields, which is as long as who asked made it.
+func few(fields []view.ProblemField) []view.ProblemField {
+	var all []view.ProblemField
+	for i, f := range fields {
+		if i == maxFields {
+			return append(all, view.ProblemField{Pointer: "#", Detail: fmt.Sprintf("and %d more", len(fields)-i)})
+		}
+		all = append(all, view.ProblemField{Pointer: clip(f.Pointer), Detail: clip(f.Detail)})
+	}
+	return all
+}
+
+func clip(text string) string {
+	const dots = "…"
+	if len(text) <= maxText {
+		return text
+	}
+	return strings.ToValidUTF8(text[:maxText-len(dots)], "") + dots
 }
 
 // refuseField refuses a request by reason of one part of it.
@@ -51,28 +78,42 @@ func refuseField(pointer, detail string) *problem {
 func (a *api) problemOf(ctx context.Context, operation string, err error) *problem {
 	p, ok := errors.AsType[*problem](err)
 	if !ok {
-		p = refuse(function.RESTStatus(err), harness.MessageOf(err), fieldsOf(err)...)
-		if len(p.Errors) > 0 {
-			p = refuse(http.StatusUnprocessableEntity, "the resource is not valid", p.Errors...)
+		if fields := fieldsOf(err); len(fields) > 0 {
+			p = refuse(http.StatusUnprocessableEntity, "the resource is not valid", fields...)
+		} else {
+			p = refuse(function.RESTStatus(err), harness.MessageOf(err))
 		}
 	}
-	if p.Status >= http.StatusInternalServerError && ctx.Err() == nil {
+	if p.Status >= http.StatusInternalServerError && !errors.Is(ctx.Err(), context.Canceled) {
 		a.Log.Error("request failed", "operation", operation, "request", access.RequestID(ctx), "kind", string(harness.KindOf(err)), "err", err)
 	}
-	if p.Status == http.StatusServiceUnavailable {
+	if p.Status == http.StatusServiceUnavailable || p.Status == http.StatusTooManyRequests {
 		p.header = http.Header{"Retry-After": {"1"}}
 	}
 	p.RequestID = access.RequestID(ctx)
 	return p
 }
 
+// answer answers with err what no handler has answered.
+func (a *api) answer(ctx huma.Context, operation string, err error) {
+	r, w := humago.Unwrap(ctx)
+	a.problemOf(r.Context(), operation, err).write(w)
+}
+
 // writeProblem answers outside of an operation.
 func writeProblem(w http.ResponseWriter, r *http.Request, status int, detail string) {
 	p := refuse(status, detail)
 	p.RequestID = access.RequestID(r.Context())
+	p.write(w)
+}
+
+func (p *problem) write(w http.ResponseWriter) {
+	for name, values := range p.header {
+		w.Header()[name] = values
+	}
 	w.Header().Set("Content-Type", problemType)
 	w.Header().Set("X-Content-Type-Options", "nosniff")
-	w.WriteHeader(status)
+	w.WriteHeader(p.Status)
 	_ = json.NewEncoder(w).Encode(p.Problem) // the client may be gone
 }
 
@@ -89,12 +130,13 @@ func transform(ctx huma.Context, _ string, body any) (any, error) {
 }
 
 func invalid(ctx context.Context, e *huma.ErrorModel) *problem {
-	p := refuse(e.Status, "the request is not valid")
-	if len(e.Errors) == 0 {
-		p.Detail = e.Detail
-	}
+	var fields []view.ProblemField
 	for _, d := range e.Errors {
-		p.Errors = append(p.Errors, view.ProblemField{Pointer: pointer(d.Location), Detail: d.Message})
+		fields = append(fields, view.ProblemField{Pointer: pointer(d.Location), Detail: d.Message})
+	}
+	p := refuse(e.Status, "the request is not valid", fields...)
+	if len(fields) == 0 {
+		p.Detail = e.Detail
 	}
 	p.RequestID = access.RequestID(ctx)
 	return p

@@ -99,7 +99,7 @@ func (a *api) listLetters(ctx context.Context, in *listLettersInput) (*listOutpu
 	if _, err := sequence(in.place); err != nil {
 		return nil, err
 	}
-	rows, err := a.Store.ListDeadLetters(ctx, postgres.DeadLetterFilter{States: in.Status, Type: clean(in.Type)}, in.place, in.more())
+	rows, err := a.Store.ListDeadLetters(ctx, postgres.DeadLetterFilter{States: in.Status, Type: in.Type}, in.place, in.more())
 	if err != nil {
 		return nil, err
 	}
@@ -151,7 +151,7 @@ func (a *api) logs(ctx context.Context, in *LogsInput, agent harness.AgentName) 
 		return nil, err
 	}
 	rows, next, err := a.Store.ListLogs(ctx, postgres.LogFilter{
-		Agent: clean(agent), Session: clean(in.Session), Levels: in.Level, Text: clean(in.Text), Since: in.Since, Until: in.Until,
+		Agent: agent, Session: in.Session, Levels: in.Level, Text: in.Text, Since: in.Since, Until: in.Until,
 	}, in.place, in.Limit)
 	if err != nil {
 		return nil, err
@@ -189,7 +189,7 @@ func (a *api) listAudit(ctx context.Context, in *listAuditInput) (*listOutput[vi
 	if _, err := sequence(in.place); err != nil {
 		return nil, err
 	}
-	rows, err := a.Store.ListAudit(ctx, postgres.AuditFilter{Actor: clean(in.Actor), Object: clean(in.Object), Since: in.Since}, in.place, in.more())
+	rows, err := a.Store.ListAudit(ctx, postgres.AuditFilter{Actor: in.Actor, Object: in.Object, Since: in.Since}, in.place, in.more())
 	if err != nil {
 		return nil, err
 	}

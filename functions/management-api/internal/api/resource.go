@@ -6,10 +6,12 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"io"
 	"mime"
 	"net/http"
 	"strings"
 
+	goyaml "go.yaml.in/yaml/v3"
 	"sigs.k8s.io/yaml"
 
 	"tuluat.ai/harness/functions/management-api/internal/access"
@@ -116,16 +118,21 @@ func (d DocumentInput) read(kind, name string) (resource.Resource, error) {
 	case err == nil && media == typeJSON:
 	case err == nil && media == typeYAML:
 		r.YAML = bytes.Clone(d.RawBody)
-		if r.Object, err = yaml.YAMLToJSONStrict(d.RawBody); err != nil {
+		if r.Object, err = yaml.YAMLToJSONStrict(d.RawBody); err == nil {
+			err = oneDocument(d.RawBody)
+		}
+		if errors.Is(err, errDocuments) {
+			return r, refuseField("#", "has more than one document: send each by itself")
+		} else if err != nil {
 			return r, refuse(http.StatusBadRequest, "the body is not YAML of one resource", view.ProblemField{Pointer: "#", Detail: "is not YAML, or has a key twice"})
 		}
 	default:
 		return r, refuse(http.StatusUnsupportedMediaType, "the body must be "+typeJSON+" or "+typeYAML)
 	}
-	var head struct {
-		Kind     json.RawMessage `json:"kind"`
-		Metadata json.RawMessage `json:"metadata"`
+	if err := checkKeys(r.Object); err != nil {
+		return r, refuse(http.StatusBadRequest, "the body is not JSON of one resource", view.ProblemField{Pointer: "#", Detail: err.Error()})
 	}
+	var head map[string]json.RawMessage // a struct would take any case
 	if err := json.Unmarshal(r.Object, &head); err != nil {
 		if _, ok := errors.AsType[*json.UnmarshalTypeError](err); ok {
 			return r, refuseField("#", "is not an object")
@@ -136,9 +143,9 @@ func (d DocumentInput) read(kind, name string) (resource.Resource, error) {
 		Name string `json:"name"`
 	}
 	// What has another type is found by whoever validates the whole of it.
-	_ = json.Unmarshal(head.Metadata, &metadata)
+	_ = json.Unmarshal(head["metadata"], &metadata)
 	var said string
-	if json.Unmarshal(head.Kind, &said) == nil && said != "" && said != kind {
+	if json.Unmarshal(head["kind"], &said) == nil && said != "" && said != kind {
 		return r, refuseField("#/kind", "is not "+kind+", which this path is of")
 	}
 	if name != "" && metadata.Name != name {
@@ -146,6 +153,21 @@ func (d DocumentInput) read(kind, name string) (resource.Resource, error) {
 	}
 	r.Name, r.Object = metadata.Name, bytes.Clone(r.Object)
 	return r, nil
+}
+
+var errDocuments = errors.New("more than one document")
+
+// oneDocument looks behind the first, where a reader of one stops.
+func oneDocument(text []byte) error {
+	decoder := goyaml.NewDecoder(bytes.NewReader(text))
+	var document goyaml.Node
+	if err := decoder.Decode(&document); err != nil {
+		return err
+	}
+	if err := decoder.Decode(&document); !errors.Is(err, io.EOF) {
+		return cmp.Or(err, errDocuments)
+	}
+	return nil
 }
 
 func (s *resources) right(verb, name string) access.Right {

@@ -103,7 +103,7 @@ func (a *api) sandboxes(ctx context.Context, page *Page, f postgres.SandboxFilte
 }
 
 func (a *api) listSandboxes(ctx context.Context, in *listSandboxesInput) (*listOutput[view.Sandbox], error) {
-	return a.sandboxes(ctx, &in.Page, postgres.SandboxFilter{Agent: clean(in.Agent), Session: clean(in.Session), States: in.Status})
+	return a.sandboxes(ctx, &in.Page, postgres.SandboxFilter{Agent: in.Agent, Session: in.Session, States: in.Status})
 }
 
 func (a *api) listAgentSandboxes(ctx context.Context, in *agentSandboxesInput) (*listOutput[view.Sandbox], error) {
@@ -143,7 +143,7 @@ func (a *api) listExecutions(ctx context.Context, in *listExecutionsInput) (*lis
 		return nil, err
 	}
 	return a.executions(ctx, &in.Page, postgres.ExecutionFilter{
-		Agent: clean(in.Agent), Session: clean(in.Session), Sandbox: clean(in.Sandbox), States: in.Status, Since: in.Since, Until: in.Until,
+		Agent: in.Agent, Session: in.Session, Sandbox: in.Sandbox, States: in.Status, Since: in.Since, Until: in.Until,
 	})
 }
 
@@ -166,7 +166,9 @@ func (a *api) runCommand(ctx context.Context, in *runInput) (*locatedExecution, 
 	}
 	a.Publish(ctx, events...)
 	if fresh {
-		a.audit(ctx, access.Right{Verb: access.Exec, Resource: access.Sandboxes}, in.ID, nil, e)
+		a.audit(ctx, access.Right{Verb: access.Exec, Resource: access.Sandboxes}, in.ID, nil, trace{
+			ID: string(e.ID), Session: e.Session, Agent: e.Agent, State: string(e.State), Digest: digest(e.Command),
+		})
 	}
 	return &locatedExecution{Location: location("executions", string(e.ID)), Body: e}, nil
 }
@@ -183,6 +185,3 @@ func (a *api) readOutput(ctx context.Context, in *readOutputInput) (*readOutput,
 	}
 	return &readOutput{o}, err
 }
-
-// clean makes an id that a caller chose one that can be looked for.
-func clean[T ~string](id T) T { return T(harness.CleanText(string(id))) }

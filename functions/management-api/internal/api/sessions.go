@@ -2,8 +2,6 @@ package api
 
 import (
 	"context"
-	"crypto/sha256"
-	"encoding/hex"
 	"net/http"
 	"strconv"
 	"strings"
@@ -19,6 +17,7 @@ import (
 type sessionStore interface {
 	ListSessions(ctx context.Context, f postgres.SessionFilter, after view.Place, limit int) ([]view.Session, error)
 	GetSession(ctx context.Context, id harness.SessionID) (view.Session, error)
+	GetMessage(ctx context.Context, id harness.MessageID) (view.Message, error)
 	ListMessages(ctx context.Context, session harness.SessionID, afterSeq int64, limit int) ([]view.Message, error)
 	Timeline(ctx context.Context, session harness.SessionID, after view.Place, limit int) ([]view.Entry, error)
 	CancelSession(ctx context.Context, id harness.SessionID, by string) (view.Session, []event.Event, error)
@@ -32,7 +31,7 @@ type (
 	}
 	// KeyInput lets a request be repeated.
 	KeyInput struct {
-		Key         string `header:"Idempotency-Key" maxLength:"200" doc:"one of the caller's own: a repeat with the same has no effect"`
+		Key         string `header:"Idempotency-Key" maxLength:"200" doc:"one of the caller's own: a repeat with the same has no effect, another request with it is refused"`
 		TraceParent string `header:"Traceparent" hidden:"true"`
 	}
 	listSessionsInput struct {
@@ -50,7 +49,7 @@ type (
 	startBody struct {
 		Agent harness.AgentName `json:"agent" minLength:"1" maxLength:"63"`
 		Text  string            `json:"text" minLength:"1" maxLength:"65536"`
-		Chat  string            `json:"chat,omitempty" maxLength:"200" doc:"the caller's own name of the conversation; without one it is a new one"`
+		Chat  string            `json:"chat,omitempty" maxLength:"200" doc:"the caller's own name of the conversation, which means another one to another caller; without one it is a new one. The session's chat is it behind a digest of the caller's name"`
 	}
 	sendInput struct {
 		IDInput
@@ -94,7 +93,7 @@ func (a *api) listSessions(ctx context.Context, in *listSessionsInput) (*listOut
 		return nil, err
 	}
 	rows, err := a.Store.ListSessions(ctx, postgres.SessionFilter{
-		Agent: clean(in.Agent), States: in.Status, Channel: in.Channel, ChannelUserID: clean(in.ChannelUserID), Since: in.Since, Until: in.Until,
+		Agent: in.Agent, States: in.Status, Channel: in.Channel, ChannelUserID: in.ChannelUserID, Since: in.Since, Until: in.Until,
 	}, in.place, in.more())
 	if err != nil {
 		return nil, err
@@ -147,14 +146,14 @@ func (a *api) timeline(ctx context.Context, in *listOfSessionInput) (*listOutput
 
 func (a *api) startSession(ctx context.Context, in *startInput) (*acceptedOutput, error) {
 	key := a.identity(ctx, in.Key)
-	chat := in.Body.Chat
-	if chat == "" {
-		chat = key // a repeat is about the same conversation
+	chat := key // a repeat is about the same conversation
+	if in.Body.Chat != "" {
+		chat = digest(callerName(ctx))[:16] + "/" + in.Body.Chat // callers do not share names
 	}
 	if strings.ContainsFunc(chat, unicode.IsControl) {
 		return nil, refuseField("#/chat", "has a control character")
 	}
-	out, err := a.accept(ctx, string(in.Body.Agent), chat, key, in.Body.Text, event.TraceParent(in.TraceParent))
+	out, err := a.accept(ctx, view.Session{Account: string(in.Body.Agent), Chat: chat}, key, in.Body.Text, event.TraceParent(in.TraceParent))
 	if err != nil {
 		return nil, err
 	}
@@ -169,13 +168,10 @@ func (a *api) sendMessage(ctx context.Context, in *sendInput) (*acceptedOutput, 
 	if err != nil {
 		return nil, err
 	}
-	switch {
-	case s.Channel != harness.ChannelAPI:
+	if s.Channel != harness.ChannelAPI {
 		return nil, refuse(http.StatusConflict, "the session is of channel "+string(s.Channel)+": its messages come from there")
-	case s.State.Ended():
-		return nil, refuse(http.StatusConflict, "the session has ended: start another")
 	}
-	out, err := a.accept(ctx, s.Account, s.Chat, a.identity(ctx, in.Key), in.Body.Text, event.TraceParent(in.TraceParent))
+	out, err := a.accept(ctx, s, a.identity(ctx, in.Key), in.Body.Text, event.TraceParent(in.TraceParent))
 	if err != nil {
 		return nil, err
 	}
@@ -185,14 +181,15 @@ func (a *api) sendMessage(ctx context.Context, in *sendInput) (*acceptedOutput, 
 	return out, nil
 }
 
-// accept commits one message, then announces it.
-func (a *api) accept(ctx context.Context, agent, chat, key, text, trace string) (*acceptedOutput, error) {
+// accept commits one message to a session, of which the id may be missing, then
+// announces it.
+func (a *api) accept(ctx context.Context, to view.Session, key, text, trace string) (*acceptedOutput, error) {
 	text = harness.CleanText(text)
 	if strings.TrimSpace(text) == "" {
 		return nil, refuseField("#/text", "is empty")
 	}
 	in := postgres.Inbound{Arrivals: []postgres.Arrival{{
-		Account: agent, ProviderID: key, Chat: chat,
+		Account: to.Account, ProviderID: key, Chat: to.Chat, Only: to.ID,
 		Message: harness.Message{Channel: harness.ChannelAPI, ChannelUserID: callerName(ctx), Text: text},
 	}}}
 	var one postgres.Accepted
@@ -211,13 +208,36 @@ func (a *api) accept(ctx context.Context, agent, chat, key, text, trace string) 
 		return nil, refuseField("#/agent", "is no agent that takes messages: there is none, or it was never READY")
 	case one.Outcome == postgres.ArrivalDenied:
 		return nil, harness.Errorf(harness.Denied, "the caller may not talk to this agent")
+	case one.Outcome == postgres.ArrivalEnded:
+		return nil, refuse(http.StatusConflict, "the session has ended: start another")
 	case one.Message == "":
 		return nil, refuseField("#/text", "holds something that cannot be stored")
+	case one.Outcome == postgres.ArrivalDuplicate:
+		if err := a.sameMessage(ctx, one, to, text); err != nil {
+			return nil, err
+		}
 	}
 	return &acceptedOutput{
 		Location: location("sessions", string(one.Session)),
 		Body:     accepted{Session: one.Session, Message: one.Message, Duplicate: one.Outcome == postgres.ArrivalDuplicate},
 	}, nil
+}
+
+// sameMessage reports whether known is what its key is used for again.
+func (a *api) sameMessage(ctx context.Context, known postgres.Accepted, to view.Session, text string) error {
+	message, err := a.Store.GetMessage(ctx, known.Message)
+	if err != nil {
+		return err
+	}
+	session, err := a.Store.GetSession(ctx, known.Session)
+	if err != nil {
+		return err
+	}
+	if message.Text != text || session.Chat != to.Chat || to.ID != "" && session.ID != to.ID {
+		return refuse(http.StatusConflict, "the Idempotency-Key belongs to another message",
+			view.ProblemField{Pointer: "header/Idempotency-Key", Detail: "was used with another text, session or chat"})
+	}
+	return nil
 }
 
 func (a *api) cancelSession(ctx context.Context, in *sessionInput) (*sessionOutput, error) {
@@ -240,6 +260,5 @@ func (a *api) identity(ctx context.Context, key string) string {
 	if key == "" {
 		return harness.NewID("api", a.Now())
 	}
-	sum := sha256.Sum256([]byte(callerName(ctx) + "\x00" + key))
-	return "api_" + hex.EncodeToString(sum[:16])
+	return "api_" + digest(callerName(ctx) + "\x00" + key)[:32]
 }

@@ -2,6 +2,7 @@ package cli
 
 import (
 	"context"
+	"encoding/json"
 	"fmt"
 	"strings"
 	"time"
@@ -88,13 +89,20 @@ func (m *manager) question(w interface{ Write([]byte) (int, error) }, a view.App
 		block(w, "Reason", a.Reason)
 	}
 	block(w, "What", a.Title)
-	for _, name := range sortedKeys(a.Input) {
-		if text, ok := a.Input[name].(string); ok {
-			block(w, flatten(name), text)
+	var input map[string]json.RawMessage
+	if len(a.Input) > 0 {
+		if err := json.Unmarshal(a.Input, &input); err != nil {
+			return fmt.Errorf("what is asked is no JSON object: %w", err)
+		}
+	}
+	for _, name := range sortedKeys(input) {
+		var text *string // of null too, which is none
+		if json.Unmarshal(input[name], &text) == nil && text != nil {
+			block(w, flatten(name), *text)
 			continue
 		}
 		var b strings.Builder
-		if err := format(asJSON).write(&b, a.Input[name]); err != nil {
+		if err := format(asJSON).write(&b, input[name]); err != nil {
 			return err
 		}
 		block(w, flatten(name), b.String())

@@ -115,6 +115,11 @@ func (s style) lines(text string, indent int) (string, bool) {
 
 func (s style) flow(value any) string {
 	var b strings.Builder
+	s.writeFlow(&b, value)
+	return b.String()
+}
+
+func (s style) writeFlow(b *strings.Builder, value any) {
 	switch v := value.(type) {
 	case map[string]any:
 		b.WriteByte('{')
@@ -122,7 +127,8 @@ func (s style) flow(value any) string {
 			if i > 0 {
 				b.WriteString(", ")
 			}
-			b.WriteString(s.word(key) + ": " + s.flow(v[key]))
+			b.WriteString(s.word(key) + ": ")
+			s.writeFlow(b, v[key])
 		}
 		b.WriteByte('}')
 	case []any:
@@ -131,17 +137,16 @@ func (s style) flow(value any) string {
 			if i > 0 {
 				b.WriteString(", ")
 			}
-			b.WriteString(s.flow(item))
+			s.writeFlow(b, item)
 		}
 		b.WriteByte(']')
 	case string:
-		return s.word(v)
+		b.WriteString(s.word(v))
 	case nil:
-		return "null"
+		b.WriteString("null")
 	default:
-		return fmt.Sprint(v)
+		fmt.Fprint(b, v)
 	}
-	return b.String()
 }
 
 var simple = regexp.MustCompile(`^[A-Za-z][-A-Za-z0-9_./@+]*( [-A-Za-z0-9_./@+()]+)*$`)
