@@ -167,7 +167,7 @@ func TestQueriesThatAreWrong(t *testing.T) {
 		}
 	}
 	for _, query := range []string{"dryRun", "dryRun=", "dryRun&x=1", "dryRun=true&dryRun=false"} {
-		problem(t, w.do(request{method: http.MethodPost, path: "/api/v1/agents?" + query, body: fmt.Sprintf(`{"apiVersion":"tuluat.ai/v1alpha1","kind":"AiAgent","metadata":{"name":"dry"},"spec":{}}`)}), http.StatusBadRequest)
+		problem(t, w.do(request{method: http.MethodPost, path: "/api/v1/agents?" + query, body: `{"apiVersion":"tuluat.ai/v1alpha1","kind":"AiAgent","metadata":{"name":"dry"},"spec":{}}`}), http.StatusBadRequest)
 	}
 	decode[json.RawMessage](t, w.do(request{method: http.MethodPost, path: "/api/v1/agents?&dry%52un=true&", body: `{"apiVersion":"tuluat.ai/v1alpha1","kind":"AiAgent","metadata":{"name":"dry"},"spec":{}}`}), http.StatusCreated)
 	if w.get("/agents/dry").status != http.StatusNotFound {
