@@ -195,7 +195,7 @@ func (c *Cluster) List(ctx context.Context, kind, after string, limit int) ([]Re
 	items, renewed := []Resource{}, false
 	for {
 		size := limit - len(items)
-		if token == "" && behind != "" { // what is before the name comes first
+		if behind != "" { // what is before the name may come first
 			size = pageSize
 		}
 		page, next, err := c.page(ctx, kind, token, size)
