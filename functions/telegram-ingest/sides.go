@@ -7,6 +7,7 @@ import (
 	"tuluat.ai/harness/functions/telegram-ingest/internal/telegram"
 	"tuluat.ai/harness/shared/archive"
 	"tuluat.ai/harness/shared/channel"
+	"tuluat.ai/harness/shared/event"
 	"tuluat.ai/harness/shared/function"
 	"tuluat.ai/harness/shared/harness"
 	"tuluat.ai/harness/shared/postgres"
@@ -30,7 +31,7 @@ const maxBody = 2 << 20
 func (s *side) public() *function.Function {
 	return &function.Function{Routes: map[string]http.Handler{
 		telegram.Path + "{bot}": channel.NewWebhook(channel.WebhookOptions{
-			Channel: harness.ChannelTelegram, Adapter: telegram.NewAdapter(s.accounts), Desk: channel.NewDesk(harness.ChannelTelegram, s.store, s.env.Log),
+			Channel: harness.ChannelTelegram, Adapter: telegram.NewAdapter(s.accounts), Desk: channel.NewDesk(harness.ChannelTelegram, channel.Decider{Store: s.store}, s.env.Log),
 			Events: s.events, Log: s.env.Log, Metrics: s.env.Metrics, MaxBody: maxBody,
 		}),
 	}}
@@ -40,7 +41,7 @@ func (s *side) public() *function.Function {
 func (s *side) poll(ctx context.Context) *function.Function {
 	client := s.client()
 	poller := telegram.StartPoller(ctx, telegram.PollerOptions{
-		Accounts: s.accounts, Store: s.store, Events: s.events, Client: client, Owner: s.env.Owner(), Log: s.env.Log,
+		Accounts: s.accounts, Store: deciding{s.store}, Events: s.events, Client: client, Owner: s.env.Owner(), Log: s.env.Log,
 	})
 	s.env.OnExit(poller.Close)
 	return &function.Function{}
@@ -69,4 +70,12 @@ func (s *side) client() *telegram.Client {
 	client := telegram.NewClient(s.cfg.apiURL)
 	s.env.OnExit(client.Close)
 	return client
+}
+
+// deciding lets people decide by what a poller reads, too.
+type deciding struct{ *postgres.Store }
+
+// Accept takes decisions out of what came in.
+func (d deciding) Accept(ctx context.Context, on harness.Channel, in postgres.Inbound, traceparent string) ([]postgres.Accepted, []event.Event, error) {
+	return channel.Decider{Store: d.Store}.Accept(ctx, on, in, traceparent)
 }

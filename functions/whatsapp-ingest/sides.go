@@ -30,7 +30,7 @@ func (s *side) public() *function.Function {
 	return &function.Function{Routes: map[string]http.Handler{
 		"GET " + webhookPath: whatsapp.NewHandshake(s.accounts, s.env.Log),
 		"POST " + webhookPath: channel.NewWebhook(channel.WebhookOptions{
-			Channel: harness.ChannelWhatsApp, Adapter: whatsapp.NewAdapter(s.accounts, time.Now), Desk: channel.NewDesk(harness.ChannelWhatsApp, s.store, s.env.Log),
+			Channel: harness.ChannelWhatsApp, Adapter: whatsapp.NewAdapter(s.accounts, time.Now), Desk: channel.NewDesk(harness.ChannelWhatsApp, channel.Decider{Store: s.store}, s.env.Log),
 			Events: s.events, Log: s.env.Log, Metrics: s.env.Metrics, MaxBody: maxBody,
 		}),
 	}}

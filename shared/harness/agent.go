@@ -44,6 +44,8 @@ type Agent struct {
 	SystemPrompt string      `json:"systemPrompt,omitempty"`
 	Harness      HarnessSpec `json:"harness"`
 	Budget       Budget      `json:"budget"`
+
+	Approvals *ApprovalSpec `json:"approvals,omitempty"` // nil: nobody is asked
 }
 
 // ModelSpec says which model thinks. An empty provider or name means the

@@ -26,10 +26,15 @@ type ReplyKind string
 
 // The kinds of a Reply.
 const (
-	ReplyText    ReplyKind = "TEXT"    // a text, or one part of it
-	ReplyChoices ReplyKind = "CHOICES" // a text with choices to tap
-	ReplyFile    ReplyKind = "FILE"    // a file that a command made
+	ReplyText     ReplyKind = "TEXT"     // a text, or one part of it
+	ReplyChoices  ReplyKind = "CHOICES"  // a text with choices to tap
+	ReplyFile     ReplyKind = "FILE"     // a file that a command made
+	ReplyCard     ReplyKind = "CARD"     // a question to a human, with its decisions to tap
+	ReplyDecision ReplyKind = "DECISION" // what became of such a question
 )
+
+// Tappable reports whether a Reply of kind k may have choices to tap.
+func (k ReplyKind) Tappable() bool { return k == ReplyChoices || k == ReplyCard }
 
 // ReplyFormat is the form a Reply is sent in next.
 type ReplyFormat string

@@ -18,7 +18,7 @@ type Word struct {
 // Glossary returns every word of the product. A test walks tables, columns,
 // closed sets, events and JSON keys and requires each to be here, once.
 func Glossary() []Word {
-	return slices.Concat(things(), placesAndPeople(), thinking(), commands(), standing(), resources(), channels(), blocks(), management(), eventTypes(), values())
+	return slices.Concat(things(), placesAndPeople(), thinking(), commands(), standing(), resources(), channels(), blocks(), management(), approvalWords(), eventTypes(), values())
 }
 
 // What the product is made of.
@@ -29,7 +29,7 @@ func things() []Word {
 		{Name: "workflow", Meaning: "an AiWorkflow resource: nodes and edges"},
 		{Name: "channel", Meaning: "a way people or systems reach an agent", Column: "channel", Key: "channel", Value: "CHANNEL", Extension: "tuluatchannel"},
 		{Name: "channelRoute", Meaning: "which agent an account belongs to, and who may talk to it there", Table: "channel_routes"},
-		{Name: "session", Meaning: "one conversation or one workflow run; serial: one step at a time", Table: "sessions", Column: "session_id", Key: "session", Extension: "tuluatsession"},
+		{Name: "session", Meaning: "one conversation or one workflow run; serial: one step at a time; of a decision: it holds in this one", Table: "sessions", Column: "session_id", Key: "session", Value: "SESSION", Extension: "tuluatsession"},
 		{Name: "message", Meaning: "one inbound or outbound text of a session", Table: "messages", Column: "message_id", Key: "message", Value: "MESSAGE"},
 		{Name: "turn", Meaning: "one inbound message and all that is done to answer it", Value: "TURN"},
 		{Name: "reply", Meaning: "one part of an outbound message, as it is sent", Table: "replies", Column: "reply_id", Value: "REPLY"},

@@ -15,7 +15,7 @@ func management() []Word {
 		{Name: "decidedVia", Meaning: "the channel by which an approval was decided", Column: "decided_via", Key: "decidedVia"},
 		{Name: "decidedAt", Meaning: "when an approval was decided", Column: "decided_at", Key: "decidedAt"},
 		{Name: "requestedAt", Meaning: "since when an approval waits", Key: "requestedAt"},
-		{Name: "decision", Meaning: "yes or no to an approval", Key: "decision"},
+		{Name: "decision", Meaning: "yes or no to an approval; kind of the reply that tells of it", Column: "decision", Key: "decision", Value: "DECISION"},
 		{Name: "approve", Meaning: "the decision that it may run", Value: "APPROVE"},
 		{Name: "stale", Meaning: "made for a version that is no longer the newest", Value: "STALE"},
 

@@ -11,8 +11,8 @@ import (
 	"tuluat.ai/harness/shared/harness/view"
 )
 
-// cancelSessionSQL ends session $1, for $2 by $3, and everything in it that has
-// not begun. A step that is being worked loses its lease and writes nothing.
+// cancelSessionSQL ends session $1, for $2, and everything in it that has not
+// begun. A step that is being worked loses its lease and writes nothing.
 const cancelSessionSQL = `
 WITH ended AS (
     UPDATE sessions SET state = 'CANCELLED', reason = $2, due_at = NULL, retry_at = NULL, lease_owner = NULL, lease_until = NULL, lease_token = lease_token + 1,
@@ -29,9 +29,6 @@ WITH ended AS (
 ), told AS (
     INSERT INTO session_events (session_id, seq, kind, ref)
     SELECT ended.session_id, ended.event_seq - count(*) OVER () + row_number() OVER (ORDER BY tool_call_id), 'TOOL_RESULT', tool_call_id FROM called, ended
-), asked AS (
-    UPDATE approvals a SET state = 'CANCELLED', decided_by = $3, decided_via = 'API', reason = $2, decided_at = now()
-    FROM ended WHERE a.session_id = ended.session_id AND a.state = 'PENDING'
 ), waiting AS (
     UPDATE executions e SET state = 'CANCELLED', reason = $2, due_at = NULL, ended_at = now()
     FROM ended WHERE e.session_id = ended.session_id AND e.state = 'PENDING'
@@ -78,9 +75,9 @@ func (s *Store) CancelSession(ctx context.Context, id harness.SessionID, by stri
 	var events []event.Event
 	b := &pgx.Batch{}
 	b.Queue(lockAgentSQL, session.Agent)
-	b.Queue(lockSessionSQL, id)
+	b.Queue(`SELECT lock_chats($1, '{}', '{}')`, id)
 	by = harness.CleanText(by)
-	b.Queue(cancelSessionSQL, id, "cancelled by "+by, by).Query(each(func(row pgx.CollectableRow) error {
+	b.Queue(cancelSessionSQL, id, "cancelled by "+by).Query(each(func(row pgx.CollectableRow) error {
 		var token int64
 		e := event.Event{Type: event.SessionChanged, Session: id, Agent: session.Agent, Payload: event.Payload{Session: id}}
 		err := row.Scan(&token, &e.TraceParent, &e.Channel, nil)
@@ -88,6 +85,9 @@ func (s *Store) CancelSession(ctx context.Context, id harness.SessionID, by stri
 		events = append(events, e)
 		return err
 	}))
+	var told []event.Event
+	b.Queue(`SELECT e.* FROM sessions n, LATERAL cancel_approvals(n.session_id, $2, $3) e WHERE n.session_id = $1 AND n.state = 'CANCELLED'`, id, by, "cancelled by "+by).
+		Query(collectAnnounced(&told))
 	b.Queue(cancelRunningSQL("e.session_id = $1 AND EXISTS (SELECT 1 FROM sessions n WHERE n.session_id = $1 AND n.state = 'CANCELLED')"), id, event.ExecutionRequested).
 		Query(collectCancelled(&events))
 	wake(b, session.Agent, &events)
@@ -98,7 +98,7 @@ func (s *Store) CancelSession(ctx context.Context, id harness.SessionID, by stri
 	if len(events) == 0 || events[0].Type != event.SessionChanged {
 		return session, events, harness.Errorf(harness.Conflict, "the session has ended already (%s)", session.State)
 	}
-	return session, events, nil
+	return session, append(events, told...), nil
 }
 
 // Cancelled returns a RUNNING execution that is to be ended while somebody else

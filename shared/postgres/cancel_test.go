@@ -45,12 +45,12 @@ func TestCancelSession(t *testing.T) {
 		`SELECT string_agg(state || ' ' || result, ' ') FROM tool_calls`:                                                               "FAILED Interrupted: the session was cancelled; the outcome of this call is unknown.",
 		`SELECT string_agg(state || ' ' || (cancelled_at IS NOT NULL), ' ' ORDER BY execution_id) FROM executions`:                     "RUNNING true CANCELLED false",
 		`SELECT state || ' ' || decided_by FROM approvals`:                                                                             "CANCELLED ann",
-		`SELECT string_agg(kind || ' ' || seq, ' ' ORDER BY seq) FROM session_events`:                                                  "TURN 1 TOOL_CALL 2 TOOL_RESULT 3",
+		`SELECT string_agg(kind || ' ' || seq, ' ' ORDER BY seq) FROM session_events`:                                                  "TURN 1 TOOL_CALL 2 TOOL_RESULT 3 APPROVAL 4",
 		`SELECT string_agg(event_id, ' ' ORDER BY event_id) FROM outbox WHERE subject = 'exe_1'`:                                       "execution.requested:exe_1:cancel",
 		`SELECT count(*)::text FROM outbox WHERE subject = '` + string(session) + `'`:                                                  "0",
 		`SELECT COALESCE(lease_owner, '') || COALESCE(due_at::text, '') FROM sessions`:                                                 "",
 		`SELECT message FROM agent_execution_logs WHERE level = 'WARN' AND session_id = '` + string(session) + `'`:                     "session cancelled by ann",
-		`SELECT count(*)::text FROM session_events e JOIN sessions n USING (session_id) WHERE e.seq > n.event_seq OR n.event_seq <> 3`: "0",
+		`SELECT count(*)::text FROM session_events e JOIN sessions n USING (session_id) WHERE e.seq > n.event_seq OR n.event_seq <> 4`: "0",
 	} {
 		if got := value[string](t, s, sql); got != want {
 			t.Errorf("%s: %q, want %q", sql, got, want)

@@ -98,6 +98,7 @@ const (
 	ArrivalDuplicate ArrivalOutcome = "DUPLICATE" // known already: no effect
 	ArrivalUnrouted  ArrivalOutcome = "UNROUTED"  // no agent has this account
 	ArrivalDenied    ArrivalOutcome = "DENIED"    // the sender policy refuses the sender
+	ArrivalDecision  ArrivalOutcome = "DECISION"  // it answered a question to a human; see DecideByTap
 	ArrivalEnded     ArrivalOutcome = "ENDED"     // the session it was for is not open: nothing is stored
 )
 

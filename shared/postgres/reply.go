@@ -30,9 +30,17 @@ type ReplyClaim struct {
 	Format     harness.ReplyFormat // in which to send it
 	Choices    []harness.Choice    // of kind CHOICES
 	Attachment *Attachment         // of kind FILE
+	Card       *SentCard           // of kind DECISION: the card it is about, where that was sent
+	Callback   string              // the provider's own id of a tap that waits for an answer
 	Address    string              // where it goes now
 	WindowOpen bool                // the person wrote within the last 24 hours, or nobody knows when
 	Blocked    string              // why the chat takes nothing from us; empty: it does
+}
+
+// SentCard is a card as its chat shows it.
+type SentCard struct {
+	ProviderID string // what the provider calls it
+	Text       string
 }
 
 // ReplyOutcome is what one attempt to send came to.
@@ -105,12 +113,15 @@ SELECT c.reply_id, c.lease_token, c.attempts, c.state, c.message_id, c.text, c.p
        m.channel_user_id, COALESCE(CASE WHEN s.channel <> 'WEBHOOK' THEN q.metadata->>'messageId' END, q.provider_id, ''), r.spec,
        COALESCE(t.address, s.chat), COALESCE(t.last_inbound_at > now() - interval '24 hours', true), CASE WHEN t.blocked_at IS NULL THEN '' ELSE COALESCE(NULLIF(t.blocked_reason, ''), 'blocked') END,
        COALESCE(f.attachment_id, ''), COALESCE(f.kind, ''), COALESCE(f.file_name, ''), COALESCE(f.mime_type, ''), COALESCE(f.size_bytes, 0),
-       COALESCE(f.state, ''), COALESCE(f.path, ''), COALESCE(f.object_key, '')
+       COALESCE(f.state, ''), COALESCE(f.path, ''), COALESCE(f.object_key, ''),
+       COALESCE(m.metadata->>'callbackQueryId', ''), COALESCE(card.provider_id, ''), COALESCE(card.text, '')
 FROM claimed c JOIN sessions s USING (session_id) JOIN messages m ON m.message_id = c.message_id
 LEFT JOIN messages q ON q.message_id = m.in_reply_to
 LEFT JOIN channel_routes r ON r.channel = s.channel AND r.account = s.account AND r.agent_name = s.agent_name
 LEFT JOIN chats t ON t.channel = s.channel AND t.account = s.account AND t.chat = s.chat
-LEFT JOIN attachments f ON f.attachment_id = c.attachment_id`
+LEFT JOIN attachments f ON f.attachment_id = c.attachment_id
+LEFT JOIN LATERAL (SELECT k.provider_id, k.text FROM replies k WHERE c.kind = 'DECISION' AND k.approval_id = c.approval_id AND k.session_id = c.session_id
+    AND k.kind = 'CARD' AND k.provider_id <> '' ORDER BY k.reply_id DESC LIMIT 1) card ON true`
 
 // ClaimReply takes the lease of the first open part of the session, in one
 // round trip. ErrNothingDue: none is open, or the first is held by another or
@@ -154,11 +165,11 @@ func (s *Store) SplitReply(ctx context.Context, c *ReplyClaim, parts []string) e
 	b.Queue(`UPDATE replies SET part = -part WHERE message_id = $1 AND part < 0`, c.Message)
 	b.Queue(`UPDATE replies SET text = $2 WHERE reply_id = $1`, c.ID, parts[0])
 	// Only the last part carries what can be tapped.
-	b.Queue(`INSERT INTO replies (reply_id, message_id, session_id, seq, part, parts, text, state, kind, choices)
+	b.Queue(`INSERT INTO replies (reply_id, message_id, session_id, seq, part, parts, text, state, kind, choices, approval_id)
 		SELECT p.reply_id, r.message_id, r.session_id, r.seq, r.part + p.n - 1, r.parts, p.text, 'PLANNED',
-		       CASE WHEN p.n = $4 THEN r.kind ELSE 'TEXT' END, CASE WHEN p.n = $4 THEN r.choices ELSE '[]' END
+		       CASE WHEN p.n = $4 THEN r.kind ELSE 'TEXT' END, CASE WHEN p.n = $4 THEN r.choices ELSE '[]' END, CASE WHEN p.n = $4 THEN r.approval_id END
 		FROM replies r, unnest($2::text[], $3::text[]) WITH ORDINALITY AS p (reply_id, text, n) WHERE r.reply_id = $1 AND p.n > 1`, c.ID, ids, parts, len(parts))
-	b.Queue(`UPDATE replies SET kind = 'TEXT', choices = '[]' WHERE reply_id = $1 AND $2 > 1`, c.ID, len(parts))
+	b.Queue(`UPDATE replies SET kind = 'TEXT', choices = '[]', approval_id = NULL WHERE reply_id = $1 AND $2 > 1`, c.ID, len(parts))
 	b.Queue(`UPDATE replies SET parts = (SELECT count(*) FROM replies WHERE message_id = $1) WHERE message_id = $1`, c.Message)
 	if err := s.batch(ctx, b, nil); err != nil {
 		return err
@@ -238,11 +249,15 @@ func (c *ReplyClaim) read(results pgx.BatchResults) error {
 		return err
 	}
 	found, err := pgx.CollectRows(rows, func(row pgx.CollectableRow) (struct{}, error) {
-		f := &Attachment{}
+		f, card := &Attachment{}, &SentCard{}
 		err := row.Scan(&c.ID, &c.Token, &c.Attempts, &c.State, &c.Message, &c.Text, &c.Part, &c.Parts, &c.Kind, &c.Format, &c.Choices,
 			&c.Session.ID, &c.Session.Agent, &c.Session.Channel, &c.Session.Account, &c.Session.Chat, &c.Session.State, &c.TraceParent,
 			&c.ChannelUserID, &c.InReplyTo, &c.Spec, &c.Address, &c.WindowOpen, &c.Blocked,
-			&f.ID, &f.Kind, &f.FileName, &f.MimeType, &f.Bytes, &f.State, &f.Path, &f.ObjectKey)
+			&f.ID, &f.Kind, &f.FileName, &f.MimeType, &f.Bytes, &f.State, &f.Path, &f.ObjectKey,
+			&c.Callback, &card.ProviderID, &card.Text)
+		if card.ProviderID != "" {
+			c.Card = card
+		}
 		if f.ID != "" {
 			f.Session, f.Agent, f.Channel, f.Account = c.Session.ID, c.Session.Agent, c.Session.Channel, c.Session.Account
 			c.Attachment = f

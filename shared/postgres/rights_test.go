@@ -178,8 +178,8 @@ func TestManagementAPIDoesItsWork(t *testing.T) {
 	}
 	for _, sql := range []string{
 		`SELECT nonce FROM executions`, `SELECT e::text FROM executions e`, `UPDATE audit_log SET actor = 'x'`, `DELETE FROM audit_log`, `UPDATE executions SET command = 'x'`,
-		`UPDATE messages SET text = 'x'`, `INSERT INTO approvals SELECT * FROM approvals`, `UPDATE approvals SET digest = 'x'`, `SELECT * FROM agent_revisions`, `SELECT * FROM pairings`, `DELETE FROM sessions`,
-		`UPDATE channel_routes SET open_to_all = true`, `INSERT INTO replies SELECT * FROM replies`, `INSERT INTO sandboxes SELECT * FROM sandboxes`,
+		`UPDATE messages SET text = 'x'`, `INSERT INTO approvals SELECT * FROM approvals`, `UPDATE approvals SET title = 'x'`, `DELETE FROM approval_grants`, `UPDATE approval_votes SET decided_by = 'x'`, `SELECT * FROM agent_revisions`, `SELECT * FROM pairings`, `DELETE FROM sessions`,
+		`UPDATE channel_routes SET open_to_all = true`, `UPDATE replies SET text = 'x'`, `INSERT INTO sandboxes SELECT * FROM sandboxes`,
 	} {
 		_, err := s.Pool().Exec(ctx, sql)
 		if pg := (*pgconn.PgError)(nil); !errors.As(err, &pg) || pg.Code != "42501" {

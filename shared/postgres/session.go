@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"slices"
 	"strings"
 	"time"
 
@@ -24,6 +25,7 @@ type Claim struct {
 	Refused     string         // without a revision: why, for its author
 	Used        Used
 	TraceParent string
+	Origin      harness.Channel // on which the people are whom the session is for
 
 	Turns []TurnRecord // oldest first; the last is the running turn, or the next one to start
 	Calls []CallRecord // every call of those turns, in order
@@ -65,6 +67,26 @@ type CallRecord struct {
 	State      harness.ToolCallState
 	Result     string
 	Execution  *ExecutionResult // of an open call that runs a command
+	Approval   *ApprovalResult  // of an open call that a human is asked about
+}
+
+// ApprovalResult is how the question about a call stands.
+type ApprovalResult struct {
+	ID        harness.ApprovalID
+	State     harness.ApprovalState
+	Subject   harness.ApprovalSubject // what was asked, or what was approved instead
+	Digest    string
+	Changed   bool // whoever approved changed it
+	OnTimeout harness.TimeoutAction
+	DecidedBy string
+	Reason    string
+}
+
+// Asking reports whether an answer of a human is open.
+func (c *Claim) Asking() bool {
+	return slices.ContainsFunc(c.Calls, func(call CallRecord) bool {
+		return call.Approval != nil && call.Approval.State == harness.ApprovalPending
+	})
 }
 
 // ExecutionResult is what an execution came to, with at most OutputWindow bytes
@@ -102,7 +124,8 @@ WITH claimed AS (
 )
 SELECT c.session_id, c.agent_name, c.channel, c.account, c.chat, c.state, c.lease_token, c.attempts, a.phase, r.spec, CASE WHEN r.spec IS NULL THEN a.reason ELSE '' END,
        c.turn_steps, c.turn_tool_calls, c.turn_executions, c.turn_tokens,
-       COALESCE(extract(epoch FROM now() - c.turn_started_at), 0)::float8, c.traceparent
+       COALESCE(extract(epoch FROM COALESCE(c.waiting_since, now()) - c.turn_started_at), 0)::float8, c.traceparent,
+       COALESCE((SELECT o.channel FROM sessions o WHERE o.session_id = c.origin_session), c.channel)
 FROM claimed c JOIN agents a USING (agent_name)
 LEFT JOIN agent_revisions r ON r.agent_name = a.agent_name AND r.revision = a.revision`
 
@@ -144,9 +167,11 @@ func (s *Store) ClaimSession(ctx context.Context, id harness.SessionID, lease Le
 	b.Queue(recentSQL+` SELECT t.tool_call_id, t.step_id, t.provider_id, t.name, t.arguments, t.state, COALESCE(t.result, ''),
 			e.execution_id, e.state, e.reason, e.exit_code, e.stdout_bytes, e.stderr_bytes,
 			o.n, o.head, o.tail, e.stdout_tail, r.n, r.head, r.tail, e.stderr_tail,
-			(SELECT array_agg(f.path ORDER BY f.path) FROM attachments f WHERE f.execution_id = e.execution_id)
+			(SELECT array_agg(f.path ORDER BY f.path) FROM attachments f WHERE f.execution_id = e.execution_id),
+			a.approval_id, a.state, a.input, a.digest, a.asked_input IS NOT NULL, a.on_timeout, a.decided_by, a.reason
 		FROM tool_calls t JOIN steps st USING (step_id) JOIN recent USING (message_id)
 		LEFT JOIN executions e ON t.state IN ('PENDING', 'RUNNING') AND e.cause = 'TOOL_CALL' AND e.cause_id = t.tool_call_id
+		LEFT JOIN approvals a ON t.state IN ('PENDING', 'RUNNING') AND a.tool_call_id = t.tool_call_id
 		LEFT JOIN LATERAL (`+windowSQL("stdout")+`) o ON true LEFT JOIN LATERAL (`+windowSQL("stderr")+`) r ON true
 		ORDER BY st.seq, t.seq`, id, historyTurns)
 	b.Queue(`SELECT count(*) > 1 OR (count(*) = 1 AND EXISTS (SELECT 1 FROM messages WHERE session_id = $1 AND state = 'RUNNING'))
@@ -184,7 +209,7 @@ func (c *Claim) readSession(results pgx.BatchResults) error {
 	found, err := pgx.CollectRows(rows, func(row pgx.CollectableRow) (struct{}, error) {
 		var seconds float64
 		err := row.Scan(&c.ID, &c.Session.Agent, &c.Channel, &c.Account, &c.Chat, &c.State, &c.Token, &c.Attempts, &c.Phase, &c.Agent, &c.Refused,
-			&c.Used.Steps, &c.Used.ToolCalls, &c.Used.Executions, &c.Used.Tokens, &seconds, &c.TraceParent)
+			&c.Used.Steps, &c.Used.ToolCalls, &c.Used.Executions, &c.Used.Tokens, &seconds, &c.TraceParent, &c.Origin)
 		c.Used.Elapsed = time.Duration(seconds * float64(time.Second))
 		return struct{}{}, err
 	})
@@ -248,9 +273,25 @@ func readCall(row pgx.CollectableRow) (CallRecord, error) {
 	var e ExecutionResult
 	var stdoutBytes, stderrBytes *int64
 	var stdout, stderr kept
+	var asked struct {
+		id        *harness.ApprovalID
+		state     *harness.ApprovalState
+		subject   *harness.ApprovalSubject
+		digest    *string
+		changed   *bool
+		onTimeout *harness.TimeoutAction
+		by, why   *string
+	}
 	err := row.Scan(&c.ID, &c.Step, &c.ProviderID, &c.Name, &c.Arguments, &c.State, &c.Result,
 		&id, &state, &reason, &e.ExitCode, &stdoutBytes, &stderrBytes,
-		&stdout.bytes, &stdout.head, &stdout.tail, &stdout.printed, &stderr.bytes, &stderr.head, &stderr.tail, &stderr.printed, &e.Files)
+		&stdout.bytes, &stdout.head, &stdout.tail, &stdout.printed, &stderr.bytes, &stderr.head, &stderr.tail, &stderr.printed, &e.Files,
+		&asked.id, &asked.state, &asked.subject, &asked.digest, &asked.changed, &asked.onTimeout, &asked.by, &asked.why)
+	if err == nil && asked.id != nil {
+		c.Approval = &ApprovalResult{
+			ID: *asked.id, State: *asked.state, Subject: *asked.subject, Digest: *asked.digest, Changed: *asked.changed, OnTimeout: *asked.onTimeout,
+			DecidedBy: *asked.by, Reason: *asked.why,
+		}
+	}
 	if err != nil || id == nil {
 		return c, err
 	}

@@ -19,9 +19,13 @@ type StepCommit struct {
 	State  harness.SessionState
 	Reason string // for people; empty when all is well
 
-	Start   bool             // the last turn's message is PENDING and starts now
-	Results []CallOutcome    // calls that ended
-	Step    *NewStep         // what the model answered
+	Start   bool          // the last turn's message is PENDING and starts now
+	Results []CallOutcome // calls that ended
+	Runs    []CallRun     // calls that were approved and run now
+	Step    *NewStep      // what the model answered
+
+	Approvals []NewApproval // what humans are asked before it is done
+
 	Reply   []string         // the answer, one row each: ends the turn; the files that its commands made go out behind it
 	Choices []harness.Choice // of the last row of Reply, to be tapped
 	End     bool             // the conversation is COMPLETED, whatever State; messages that wait open a new one
@@ -46,7 +50,8 @@ type NewStep struct {
 }
 
 // NewCall is one call: with an Execution it is RUNNING, with a Result it has
-// ended already (a call that could not be started still has its one result).
+// ended already (a call that could not be started still has its one result), and
+// else it is PENDING and one of the step's Approvals names it.
 type NewCall struct {
 	CallOutcome
 	ProviderID, Name, Arguments string
@@ -66,33 +71,28 @@ type NewExecution struct {
 // ErrLeaseLost: somebody else has claimed the session since; nothing is written.
 func (s *Store) CommitStep(ctx context.Context, c StepCommit) ([]event.Event, error) {
 	b := &pgx.Batch{}
-	b.Queue(`SELECT fence_session($1, $2)`, c.Claim.ID, c.Claim.Token)
 	w := stepWriter{Batch: b, c: c, now: s.now()}
+	w.lockApprovals()
+	b.Queue(`SELECT fence_session($1, $2)`, c.Claim.ID, c.Claim.Token)
 	w.turn()
 	w.step()
+	w.approvals()
+	w.runs()
 	w.reply()
 	w.logs()
-	w.session()
+	var due bool
+	var opened harness.SessionID
+	w.session(&due)
+	if c.End {
+		w.handOver(&opened)
+	}
 	for _, a := range w.announcements {
 		announce(b, a)
 	}
-	var due bool
-	var opened harness.SessionID
-	var pending []event.Event
-	err := s.batch(ctx, b, func(results pgx.BatchResults) error {
-		for range w.before {
-			if _, err := results.Exec(); err != nil {
-				return err
-			}
-		}
-		if err := results.QueryRow().Scan(&due); err != nil || !c.End {
-			return err
-		}
-		return results.QueryRow().Scan(&opened)
-	})
-	if err != nil {
+	if err := s.batch(ctx, b, nil); err != nil {
 		return nil, err
 	}
+	pending := w.announced
 	for _, a := range w.announcements {
 		pending = append(pending, a.Event)
 	}
@@ -110,9 +110,9 @@ type stepWriter struct {
 	*pgx.Batch
 	c             StepCommit
 	now           time.Time
-	before        int // statements queued before the session's own, which yields the mark
 	announcements []announcement
-	kinds, refs   []string // session events
+	announced     []event.Event // by functions of the database
+	kinds, refs   []string      // session events
 }
 
 func (w *stepWriter) turn() {
@@ -215,6 +215,9 @@ func (w *stepWriter) reply() {
 		WHERE session_id = $1 AND state = 'PENDING' AND cause = 'TOOL_CALL'`, claim.ID)
 	w.Queue(`UPDATE tool_calls SET state = 'FAILED', result = 'Interrupted: the turn ended before this call did; its outcome is unknown.', ended_at = now()
 		WHERE session_id = $1 AND state IN ('PENDING', 'RUNNING')`, claim.ID)
+	if claim.Asking() { // who was asked is told that it is not asked any more
+		w.Queue(`SELECT e.* FROM cancel_approvals($1, '', 'the turn ended') e`, claim.ID).Query(collectAnnounced(&w.announced))
+	}
 	w.Queue(`UPDATE messages SET state = 'DONE' WHERE message_id = $1`, turn.Message)
 	choices := w.c.Choices
 	if choices == nil {
@@ -242,14 +245,13 @@ func (w *stepWriter) logs() {
 
 // session writes the new state, releases the lease and says whether the session
 // is due again: marked while it was worked, or with more messages to answer.
-func (w *stepWriter) session() {
-	w.before = w.Len()
+func (w *stepWriter) session(due *bool) {
 	c, claim := w.c, w.c.Claim
 	toolCalls, executions, tokens := 0, 0, int64(0)
 	if c.Step != nil {
 		toolCalls, tokens = len(c.Step.Calls), c.Step.InputTokens+c.Step.OutputTokens
 		for _, call := range c.Step.Calls {
-			if call.Execution != nil {
+			if call.Execution != nil || !call.State.Ended() { // one that a human is asked about may run yet
 				executions++
 			}
 		}
@@ -264,6 +266,8 @@ func (w *stepWriter) session() {
 				turn_tool_calls = CASE WHEN $6 THEN 0 ELSE turn_tool_calls END + $8,
 				turn_executions = CASE WHEN $6 THEN 0 ELSE turn_executions END + $9,
 				turn_tokens = CASE WHEN $6 THEN 0 ELSE turn_tokens END + $11,
+				turn_started_at = turn_started_at + CASE WHEN $2 = 'AWAITING_APPROVAL' THEN interval '0' ELSE COALESCE(now() - waiting_since, interval '0') END,
+				waiting_since = CASE WHEN $2 = 'AWAITING_APPROVAL' THEN COALESCE(waiting_since, now()) END,
 				event_seq = event_seq + cardinality($12::text[]), ended_at = CASE WHEN $10 THEN now() END
 			WHERE session_id = $1 RETURNING session_id, agent_name, event_seq, due_at <= now() AS due
 		), told AS (
@@ -276,15 +280,12 @@ func (w *stepWriter) session() {
 			FROM s WHERE s.due ON CONFLICT (event_id) DO NOTHING
 		) SELECT COALESCE(due, false) FROM s`,
 		claim.ID, c.State, next, c.Reason, c.Retry, c.Start, count(c.Step != nil), toolCalls, executions, c.End, tokens,
-		orEmpty(w.kinds), orEmpty(w.refs), w.wake().ID, event.SessionDue, c.Again)
-	if c.End {
-		w.handOver()
-	}
+		orEmpty(w.kinds), orEmpty(w.refs), w.wake().ID, event.SessionDue, c.Again).QueryRow(func(row pgx.Row) error { return row.Scan(due) })
 }
 
 // handOver gives messages that wait behind the end of a conversation to the
 // next one, opened here or by an arrival meanwhile.
-func (w *stepWriter) handOver() {
+func (w *stepWriter) handOver(opened *harness.SessionID) {
 	w.Queue(`WITH waiting AS (
 			SELECT message_id, seq FROM messages WHERE session_id = $1 AND state = 'PENDING'
 		), opened AS (
@@ -301,7 +302,8 @@ func (w *stepWriter) handOver() {
 			INSERT INTO outbox (event_id, event_type, subject, session_id, agent_name, payload, due_at)
 			SELECT 'session.due:' || session_id || ':opened', $3, session_id, session_id, agent_name, jsonb_build_object('session', session_id), now() + interval '`+announceAgain+`'
 			FROM opened ON CONFLICT (event_id) DO NOTHING
-		) SELECT COALESCE((SELECT session_id FROM opened), '')`, w.c.Claim.ID, harness.NewSessionID(w.now), event.SessionDue)
+		) SELECT COALESCE((SELECT session_id FROM opened), '')`, w.c.Claim.ID, harness.NewSessionID(w.now), event.SessionDue).
+		QueryRow(func(row pgx.Row) error { return row.Scan(opened) })
 }
 
 func (w *stepWriter) wake() announcement {

@@ -34,6 +34,7 @@ const (
 	StreamToolCall   StreamEventKind = "TOOL_CALL"
 	StreamToolResult StreamEventKind = "TOOL_RESULT"
 	StreamReply      StreamEventKind = "REPLY"
+	StreamApproval   StreamEventKind = "APPROVAL" // asked, and again when it ends
 )
 
 // StreamEvent is one event of a conversation with what it refers to.
@@ -57,6 +58,10 @@ type StreamEvent struct {
 	ExecutionState  harness.ExecutionState
 	Reason          string
 	ExitCode        *int
+
+	Approval      harness.ApprovalID // APPROVAL
+	ApprovalState harness.ApprovalState
+	Title         string
 }
 
 // conversationSQL is the sessions of chat $3 on account $2 of channel $1 that
@@ -85,18 +90,21 @@ func (s *Store) Conversation(ctx context.Context, channel harness.Channel, accou
 const streamColumns = `
 		SELECT e.session_id, e.seq, e.kind, e.created_at,
 		       COALESCE(m.message_id, ''), COALESCE(m.channel_user_id, ''), COALESCE(m.provider_id, ''), COALESCE(m.in_reply_to, ''), COALESCE(m.text, ''),
-		       COALESCE((SELECT r.choices FROM replies r WHERE e.kind = 'REPLY' AND r.message_id = e.ref AND r.kind = 'CHOICES' LIMIT 1), '[]'),
+		       COALESCE((SELECT r.choices FROM replies r WHERE e.kind = 'REPLY' AND r.message_id = e.ref AND r.kind IN ('CHOICES', 'CARD') LIMIT 1), '[]'),
 		       COALESCE(t.tool_call_id, ''), COALESCE(t.name, ''), COALESCE(t.arguments, ''), COALESCE(t.state, ''), COALESCE(t.result, ''),
-		       COALESCE(x.execution_id, ''), COALESCE(x.state, ''), COALESCE(x.reason, ''), x.exit_code
+		       COALESCE(x.execution_id, ''), COALESCE(x.state, ''), COALESCE(x.reason, ''), x.exit_code,
+		       COALESCE(a.approval_id, ''), COALESCE(a.state, ''), COALESCE(a.title, '')
 		FROM told e
 		LEFT JOIN messages m ON e.kind IN ('TURN', 'REPLY') AND m.message_id = e.ref
 		LEFT JOIN tool_calls t ON e.kind IN ('TOOL_CALL', 'TOOL_RESULT') AND t.tool_call_id = e.ref
+		LEFT JOIN approvals a ON e.kind = 'APPROVAL' AND a.approval_id = e.ref
 		LEFT JOIN LATERAL (SELECT execution_id, state, reason, exit_code FROM executions WHERE cause = 'TOOL_CALL' AND cause_id = t.tool_call_id ORDER BY cause_attempt DESC LIMIT 1) x ON true`
 
 func readStreamEvent(row pgx.CollectableRow) (StreamEvent, error) {
 	var e StreamEvent
 	err := row.Scan(&e.Session, &e.Seq, &e.Kind, &e.At, &e.Message, &e.ChannelUserID, &e.ProviderID, &e.InReplyTo, &e.Text, &e.Choices,
-		&e.Call, &e.Name, &e.Arguments, &e.CallState, &e.Result, &e.Execution, &e.ExecutionState, &e.Reason, &e.ExitCode)
+		&e.Call, &e.Name, &e.Arguments, &e.CallState, &e.Result, &e.Execution, &e.ExecutionState, &e.Reason, &e.ExitCode,
+		&e.Approval, &e.ApprovalState, &e.Title)
 	return e, err
 }
 

@@ -197,6 +197,7 @@ func (s *Store) NextDue(ctx context.Context, within time.Duration) (time.Duratio
 	err := s.pool.QueryRow(ctx, `SELECT extract(epoch FROM min(due) - now())::float8 FROM (
 			SELECT min(due_at) AS due FROM outbox
 			UNION ALL SELECT min(due_at) FROM replies WHERE `+replyOpen("replies")+` AND due_at > now()
+			UNION ALL SELECT min(due_at) FROM approvals WHERE state = 'PENDING' AND due_at > now()
 			UNION ALL SELECT min(due_at) FROM attachments WHERE state = 'REQUESTED' AND due_at > now()
 			UNION ALL SELECT min(due_at) FROM executions WHERE state IN ('PENDING', 'RUNNING') AND due_at > now()
 			UNION ALL SELECT min(greatest(due_at + CASE WHEN retry_at IS NULL THEN `+announceSession+` ELSE interval '0' END, retry_at, lease_until, announced_at + `+announceSession+`))

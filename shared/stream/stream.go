@@ -227,8 +227,10 @@ func (s *Stream) tell(ctx context.Context, e postgres.StreamEvent) error {
 			return err
 		}
 		delete(s.live, e.Call)
-	case postgres.StreamReply: // the turn's end is the end of its calls
-		clear(s.live)
+	case postgres.StreamReply:
+		if e.InReplyTo != "" { // the turn's end is the end of its calls
+			clear(s.live)
+		}
 	}
 	s.After = e.StreamCursor
 	return s.buffer.tell(e)

@@ -20,6 +20,7 @@ const (
 	eventToolResult = "tool_result"
 	eventOutput     = "output"
 	eventReply      = "reply"
+	eventApproval   = "approval"
 	eventEnd        = "end"
 )
 
@@ -58,6 +59,8 @@ func (b *buffer) tell(e postgres.StreamEvent) error {
 		return b.event(id, eventToolResult, result)
 	case postgres.StreamReply:
 		return b.event(id, eventReply, view.StreamReply{StreamPlace: place, Message: e.Message, InReplyTo: e.InReplyTo, Text: e.Text, Choices: e.Choices})
+	case postgres.StreamApproval:
+		return b.event(id, eventApproval, view.StreamApproval{StreamPlace: place, Approval: e.Approval, State: e.ApprovalState, Title: e.Title})
 	default: // a kind of the future: the cursor moves on
 		return nil
 	}

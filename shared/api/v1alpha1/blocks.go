@@ -206,17 +206,6 @@ type Peer struct {
 	TimeoutSeconds *int `json:"timeoutSeconds,omitempty"`
 }
 
-// ApprovalPolicy says which calls a human is asked about.
-type ApprovalPolicy string
-
-// The approval policies.
-const (
-	ApproveAlways  ApprovalPolicy = "always"  // every call
-	ApproveNever   ApprovalPolicy = "never"   // none but those that a guardrail or a limit asks about
-	ApproveByTool  ApprovalPolicy = "byTool"  // calls of the tools listed
-	ApprovePattern ApprovalPolicy = "pattern" // calls whose arguments a pattern finds something in
-)
-
 // Approvals say when a human is asked before a tool runs.
 //
 // +kubebuilder:validation:XValidation:rule="(has(self.policy) && self.policy == 'byTool') == (has(self.tools) && size(self.tools) > 0)",message="tools goes with policy byTool: list at least one there, and none elsewhere"
@@ -228,7 +217,7 @@ type Approvals struct {
 	// Which calls a human is asked about. always: every call; the default. never: none. byTool: those of the tools listed. pattern: those whose arguments a pattern finds something in.
 	// +kubebuilder:validation:Enum=always;never;byTool;pattern
 	// +kubebuilder:default=always
-	Policy ApprovalPolicy `json:"policy,omitempty"`
+	Policy harness.ApprovalPolicy `json:"policy,omitempty"`
 	// Of policy byTool: the tools.
 	// +kubebuilder:validation:MaxItems=64
 	// +kubebuilder:validation:items:MinLength=1
@@ -262,18 +251,20 @@ type ApprovalTerms struct {
 	// What holds when nobody has answered in time. reject: the call does not run; the default. proceed: it runs. wait: the question stays open.
 	// +kubebuilder:validation:Enum=reject;proceed;wait
 	// +kubebuilder:default=reject
-	OnTimeout TimeoutAction `json:"onTimeout,omitempty"`
+	OnTimeout harness.TimeoutAction `json:"onTimeout,omitempty"`
+	// Who is asked as well when the first approvers have not answered.
+	Escalation *Escalation `json:"escalation,omitempty"`
 }
 
-// TimeoutAction is what holds when nobody has decided in time.
-type TimeoutAction string
-
-// The actions at a timeout.
-const (
-	TimeoutReject  TimeoutAction = "reject"
-	TimeoutProceed TimeoutAction = "proceed"
-	TimeoutWait    TimeoutAction = "wait"
-)
+// Escalation asks further approvers after a while.
+type Escalation struct {
+	// How long after the question, as in 30m. It is shorter than timeout.
+	After Duration `json:"after"`
+	// Who may decide from then on, and is told.
+	// +kubebuilder:validation:MinItems=1
+	// +kubebuilder:validation:MaxItems=32
+	Approvers []Approver `json:"approvers"`
+}
 
 // Approver is somebody who may decide: a user or a group of the API, or a
 // person on one of the agent's channels.

@@ -110,7 +110,7 @@ func TestImagesOfThePlatform(t *testing.T) {
 // A block that this release does not obey is refused, never ignored, unless it
 // is switched off; then what it says is still checked.
 func TestBlocksOfLaterReleases(t *testing.T) {
-	for _, block := range []string{"skills", "guardrails", "mcpServers", "a2a", "approvals"} {
+	for _, block := range []string{"skills", "guardrails", "mcpServers", "a2a"} {
 		for text, want := range map[string]bool{"{}": true, "{enabled: true}": true, "{enabled: false}": false, "null": false} {
 			problems := read(t, head+"spec:\n  "+block+": "+text+"\n").Validate(v1alpha1.DefaultLimits())
 			says := "document 1, line 6: spec." + block + " is not in this release yet: set enabled: false or remove it"

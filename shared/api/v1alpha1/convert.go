@@ -16,7 +16,49 @@ func (a AiAgent) Agent() harness.Agent {
 	if m := a.Spec.Model; m != nil {
 		agent.Model = harness.ModelSpec{Provider: m.Provider, Name: m.Name, MaxTokens: or(m.MaxTokens, defaultMaxTokens), Temperature: m.Temperature}
 	}
+	agent.Approvals = a.Spec.Approvals.spec()
 	return agent
+}
+
+// spec is nil where nobody is asked.
+func (a *Approvals) spec() *harness.ApprovalSpec {
+	if a == nil || !or(a.Enabled, true) {
+		return nil
+	}
+	spec := &harness.ApprovalSpec{Policy: a.Policy, Tools: a.Tools, Patterns: a.Patterns, Terms: a.ApprovalTerms.spec()}
+	if spec.Policy == "" {
+		spec.Policy = harness.ApproveAlways
+	}
+	return spec
+}
+
+func (t ApprovalTerms) spec() harness.ApprovalTerms {
+	terms := harness.ApprovalTerms{Approvers: approvers(t.Approvers), Quorum: or(t.Quorum, 1), Timeout: defaultApprovalTimeout, OnTimeout: t.OnTimeout}
+	if d, err := t.Timeout.Parse(); err == nil {
+		terms.Timeout = d
+	}
+	if terms.OnTimeout == "" {
+		terms.OnTimeout = harness.TimeoutReject
+	}
+	for _, r := range t.Reminders {
+		if d, err := r.Parse(); err == nil {
+			terms.Reminders = append(terms.Reminders, d)
+		}
+	}
+	if e := t.Escalation; e != nil {
+		if d, err := e.After.Parse(); err == nil {
+			terms.EscalateAfter, terms.EscalateTo = d, approvers(e.Approvers)
+		}
+	}
+	return terms
+}
+
+func approvers(list []Approver) []harness.Approver {
+	var all []harness.Approver
+	for _, a := range list {
+		all = append(all, harness.Approver(a))
+	}
+	return all
 }
 
 func (h *Harness) spec() harness.HarnessSpec {

@@ -68,7 +68,11 @@ func (a AiAgent) Validate(limits Limits) Problems {
 	c.blocks(a.Spec)
 	c.harness(a)
 	if a.Spec.Approvals != nil {
-		c.approvals("spec.approvals", *a.Spec.Approvals)
+		var channels []Channel
+		if a.Spec.Harness != nil {
+			channels = a.Spec.Harness.Channels
+		}
+		c.approvals("spec.approvals", *a.Spec.Approvals, channels)
 	}
 	c.budget(a.Spec.Budget)
 	return c.problems

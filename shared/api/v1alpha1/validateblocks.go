@@ -3,6 +3,7 @@ package v1alpha1
 import (
 	"fmt"
 	"regexp"
+	"slices"
 	"time"
 
 	"tuluat.ai/harness/shared/harness"
@@ -179,18 +180,17 @@ func (c *check) patterns(path string, patterns []string) {
 	}
 }
 
-func (c *check) approvals(path string, a Approvals) {
-	c.later(path, a.Enabled)
+func (c *check) approvals(path string, a Approvals, channels []Channel) {
 	switch a.Policy {
-	case "", ApproveAlways, ApproveNever, ApproveByTool, ApprovePattern:
+	case "", harness.ApproveAlways, harness.ApproveNever, harness.ApproveByTool, harness.ApprovePattern:
 	default:
 		c.fail(path+".policy", fmt.Sprintf("is %q", a.Policy), "use always, never, byTool or pattern")
 	}
 	for _, f := range []struct {
 		name string
 		n    int
-		of   ApprovalPolicy
-	}{{"tools", len(a.Tools), ApproveByTool}, {"patterns", len(a.Patterns), ApprovePattern}} {
+		of   harness.ApprovalPolicy
+	}{{"tools", len(a.Tools), harness.ApproveByTool}, {"patterns", len(a.Patterns), harness.ApprovePattern}} {
 		switch {
 		case f.n > 0 && a.Policy != f.of:
 			c.fail(path+"."+f.name, fmt.Sprintf("are of policy %s", f.of), "remove them, or change policy")
@@ -201,6 +201,22 @@ func (c *check) approvals(path string, a Approvals) {
 	c.texts(path+".tools", a.Tools, 64, 128, "use the names of tools")
 	c.patterns(path+".patterns", a.Patterns)
 	c.terms(path, a.ApprovalTerms)
+	escalated := []Approver{}
+	if a.Escalation != nil {
+		escalated = a.Escalation.Approvers
+	}
+	c.reached(path+".approvers", a.Approvers, channels)
+	c.reached(path+".escalation.approvers", escalated, channels)
+}
+
+// reached refuses approvers that no channel of the agent reaches: they would
+// never be asked.
+func (c *check) reached(path string, approvers []Approver, channels []Channel) {
+	for i, a := range approvers {
+		if a.Channel != "" && !slices.ContainsFunc(channels, func(ch Channel) bool { return ch.Type == a.Channel }) {
+			c.fail(fmt.Sprintf("%s[%d].channel", path, i), fmt.Sprintf("is %s, of which the agent has no channel", a.Channel), "add one to spec.harness.channels, or name another approver")
+		}
+	}
 }
 
 func (c *check) terms(path string, t ApprovalTerms) {
@@ -230,9 +246,22 @@ func (c *check) terms(path string, t ApprovalTerms) {
 		c.duration(at, r, minApprovalTimeout, timeout, "15m")
 	}
 	switch t.OnTimeout {
-	case "", TimeoutReject, TimeoutProceed, TimeoutWait:
+	case "", harness.TimeoutReject, harness.TimeoutProceed, harness.TimeoutWait:
 	default:
 		c.fail(path+".onTimeout", fmt.Sprintf("is %q", t.OnTimeout), "use reject, proceed or wait")
+	}
+	if e := t.Escalation; e != nil {
+		if e.After == "" {
+			c.fail(path+".escalation.after", "is missing", "write it like 30m")
+		}
+		c.duration(path+".escalation.after", e.After, minApprovalTimeout, timeout, "30m")
+		if len(e.Approvers) == 0 {
+			c.fail(path+".escalation.approvers", "is missing", "name who is asked as well")
+		}
+		c.few(path+".escalation.approvers", len(e.Approvers), 32)
+		for i, a := range e.Approvers {
+			c.approver(fmt.Sprintf("%s.escalation.approvers[%d]", path, i), a)
+		}
 	}
 }
 

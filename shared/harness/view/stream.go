@@ -69,6 +69,15 @@ type StreamOutput struct {
 	Text     string             `json:"text"`
 }
 
+// StreamApproval is event approval: a human is asked, or is not asked any more.
+// Read late, both tell of the end.
+type StreamApproval struct {
+	StreamPlace
+	Approval harness.ApprovalID    `json:"approval"`
+	State    harness.ApprovalState `json:"state"`
+	Title    string                `json:"title" doc:"what is asked, in one line"`
+}
+
 // StreamReply is event reply: the answer.
 type StreamReply struct {
 	StreamPlace

@@ -173,6 +173,25 @@ type Approval struct {
 	RequestedAt time.Time             `json:"requestedAt"`
 	ExpiresAt   *time.Time            `json:"expiresAt,omitempty"`
 	DecidedAt   *time.Time            `json:"decidedAt,omitempty"`
+
+	Approvers  []harness.Approver    `json:"approvers" doc:"who may decide; none: whoever has the right by the API"`
+	Quorum     int                   `json:"quorum" doc:"how many must approve"`
+	Votes      []Vote                `json:"votes" doc:"what was said so far"`
+	OnTimeout  harness.TimeoutAction `json:"onTimeout" enum:"reject,proceed,wait" doc:"what holds when nobody has decided in time"`
+	Scope      harness.ApprovalScope `json:"scope" enum:"ONCE,SESSION,ALWAYS" doc:"how far the decision reaches"`
+	Code       string                `json:"shortCode,omitempty" doc:"what people type in a chat that holds the card: approve CODE"`
+	Context    map[string]any        `json:"context,omitempty" doc:"what else deciders are shown"`
+	AskedInput json.RawMessage       `json:"askedInput,omitempty" doc:"what was asked, where whoever decided changed it"`
+	ConsumedAt *time.Time            `json:"consumedAt,omitempty" doc:"when what was approved was handed on"`
+}
+
+// Vote is what one who may decide has said.
+type Vote struct {
+	By       string                `json:"decidedBy"`
+	Via      string                `json:"decidedVia" doc:"API or the channel"`
+	Decision harness.ApprovalState `json:"decision" enum:"APPROVED,REJECTED"`
+	Reason   string                `json:"reason,omitempty"`
+	At       time.Time             `json:"decidedAt"`
 }
 
 // DeadLetter is an event that the broker gave up on.

@@ -1,7 +1,6 @@
 package step
 
 import (
-	"encoding/json"
 	"errors"
 	"fmt"
 	"math"
@@ -45,6 +44,8 @@ func (p plan) answered(c *postgres.Claim, r model.Response, id ids) postgres.Ste
 		case next.Execution != nil:
 			running++
 			p.log(harness.LevelInfo, "%s: %s", call.Name, next.Execution.Command)
+		case !next.State.Ended():
+			p.log(harness.LevelInfo, "%s waits for an approval: %s", call.Name, call.Arguments)
 		case o != nil:
 			offered = o
 			p.log(harness.LevelInfo, "%s: %d choices", call.Name, len(o.choices))
@@ -60,6 +61,7 @@ func (p plan) answered(c *postgres.Claim, r model.Response, id ids) postgres.Ste
 				step.Calls[i].CallOutcome = postgres.CallOutcome{ID: step.Calls[i].ID, State: harness.ToolCallFailed, Result: "Not run: " + reason}
 			}
 		}
+		p.commit.Approvals = nil
 		p.commit.Step, p.commit.Reply = step, []string{reason}
 		p.commit.State, p.commit.Reason = harness.SessionBlocked, reason
 		p.log(harness.LevelError, "turn ended as %s: %s", harness.SessionBlocked, reason)
@@ -70,7 +72,10 @@ func (p plan) answered(c *postgres.Claim, r model.Response, id ids) postgres.Ste
 		p.commit.Reply, p.commit.Choices, p.commit.State = []string{offered.text}, offered.choices, harness.SessionIdle
 		return p.commit
 	}
-	if p.commit.State = harness.SessionAwaitingExecution; running == 0 {
+	switch p.commit.State = harness.SessionAwaitingExecution; {
+	case len(p.commit.Approvals) > 0:
+		p.commit.State = harness.SessionAwaitingApproval
+	case running == 0:
 		p.commit.State, p.commit.Again = harness.SessionRunning, true
 	}
 	return p.commit
@@ -95,7 +100,7 @@ func (p plan) final(step *postgres.NewStep, r model.Response) postgres.StepCommi
 // newCall turns a call of the model into a row: with a command to run, with what
 // is offered to the person instead of an answer, or with the result that says
 // why nothing is done. Nothing is ever repaired.
-func (p plan) newCall(c *postgres.Claim, call model.Call, r model.Response, id ids) (postgres.NewCall, *offer) {
+func (p *plan) newCall(c *postgres.Claim, call model.Call, r model.Response, id ids) (postgres.NewCall, *offer) {
 	next := postgres.NewCall{
 		CallOutcome: postgres.CallOutcome{ID: id.call(), State: harness.ToolCallFailed}, ProviderID: call.ID, Name: call.Name, Arguments: call.Arguments,
 	}
@@ -120,11 +125,17 @@ func (p plan) newCall(c *postgres.Claim, call model.Call, r model.Response, id i
 		next.Result = "Not run: " + problem
 	case harness.Redact(command, p.limits.secrets) != command:
 		next.Result = "Not run: the command holds a value that must not leave this system."
+	case !asks(c.Agent.Approvals, call.Name, command, call.Arguments):
+		run := execution(c, command, c.Agent.Harness.Sandbox, id)
+		next.State, next.Execution = harness.ToolCallRunning, &run
 	default:
-		next.State = harness.ToolCallRunning
-		next.Execution = &postgres.NewExecution{
-			ID: id.execution(), Command: command, Spec: c.Agent.Harness.Sandbox, MaxSandboxes: c.Agent.Harness.MaxSandboxes, Nonce: id.nonce(),
+		s := subject(c, []byte(call.Arguments))
+		if next.State = harness.ToolCallPending; p.granted[s.Digest()] {
+			run := execution(c, command, *s.Sandbox, id)
+			next.State, next.Execution = harness.ToolCallRunning, &run
+			break
 		}
+		p.question(c, next.ID, s, id)
 	}
 	return next, nil
 }
@@ -135,20 +146,9 @@ func shellCommand(call model.Call) (command, problem string) {
 	if call.Malformed != "" {
 		return "", "the arguments are broken: " + call.Malformed
 	}
-	var arguments map[string]json.RawMessage
-	if err := json.Unmarshal([]byte(call.Arguments), &arguments); err != nil {
-		return "", "the arguments are not a JSON object."
-	}
-	if err := json.Unmarshal(arguments["command"], &command); err != nil || strings.TrimSpace(command) == "" {
-		return "", `the arguments need a non-empty string "command".`
-	}
-	for name := range arguments {
-		if name != "command" {
-			return "", fmt.Sprintf("the arguments have an unknown field %q; there is only \"command\".", name)
-		}
-	}
-	if strings.ContainsRune(command, 0) {
-		return "", "the command holds a NUL character."
+	command, err := harness.ShellCommand([]byte(call.Arguments))
+	if err != nil {
+		return "", harness.MessageOf(err)
 	}
 	return command, ""
 }
@@ -161,7 +161,7 @@ func (p plan) stops(c *postgres.Claim, step *postgres.NewStep, stop model.Stop) 
 	}
 	executions := 0
 	for _, call := range step.Calls {
-		if call.Execution != nil {
+		if call.Execution != nil || !call.State.Ended() {
 			executions++
 		}
 		if repeats(c, postgres.CallRecord{Name: call.Name, Arguments: call.Arguments}, len(c.Calls)) >= blockAt {
@@ -216,18 +216,9 @@ func truncatedSteps(c *postgres.Claim) int {
 	return len(seen)
 }
 
-// canonical makes two spellings of one JSON object equal; text that is no JSON
-// stands for itself.
+// canonical makes two spellings of one JSON object equal.
 func canonical(arguments string) string {
-	var value any
-	if err := json.Unmarshal([]byte(arguments), &value); err != nil {
-		return arguments
-	}
-	text, err := json.Marshal(value)
-	if err != nil {
-		return arguments
-	}
-	return string(text)
+	return string(harness.CanonicalJSON([]byte(arguments)))
 }
 
 // failed is the commit that follows from no answer: a passing failure is tried

@@ -22,9 +22,11 @@ const maxAttempts = 8
 // plan is what a step does: commit at once, or ask the model and commit what
 // comes of it.
 type plan struct {
-	commit postgres.StepCommit
-	ask    *model.Request
-	limits limits
+	commit  postgres.StepCommit
+	ask     *model.Request
+	limits  limits
+	granted map[string]bool // digests that need no further question
+	waits   bool            // a human is asked
 }
 
 // decide says what the claimed session needs next. It is pure.
@@ -49,7 +51,9 @@ func decide(c *postgres.Claim, l limits) plan {
 	}
 	open := p.settleCalls(c)
 	if open > 0 {
-		p.commit.State = harness.SessionAwaitingExecution
+		if p.commit.State = harness.SessionAwaitingExecution; p.waits {
+			p.commit.State = harness.SessionAwaitingApproval
+		}
 		return p
 	}
 	if c.Attempts > maxAttempts {
@@ -120,6 +124,10 @@ func (p *plan) settleCalls(c *postgres.Claim) int {
 	for i, call := range c.Calls {
 		switch {
 		case call.State.Ended():
+		case call.Execution == nil && call.Approval != nil:
+			if p.decided(c, call, newIDs()) {
+				open++
+			}
 		case call.Execution == nil:
 			p.commit.Results = append(p.commit.Results, postgres.CallOutcome{
 				ID: call.ID, State: harness.ToolCallFailed, Result: "Interrupted: nothing is known of this call's outcome.",
@@ -127,7 +135,7 @@ func (p *plan) settleCalls(c *postgres.Claim) int {
 		case !call.Execution.State.Ended():
 			open++
 		default:
-			outcome := postgres.CallOutcome{ID: call.ID, State: harness.ToolCallDone, Result: executionText(call.Execution)}
+			outcome := postgres.CallOutcome{ID: call.ID, State: harness.ToolCallDone, Result: changedText(call.Approval) + executionText(call.Execution)}
 			if n := repeats(c, call, i); n == warnAt {
 				outcome.Result += fmt.Sprintf("\n[This is the same call for the %d. time. Do something else, or answer.]", n)
 			}

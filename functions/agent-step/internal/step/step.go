@@ -29,6 +29,7 @@ type Store interface {
 	ClaimSession(ctx context.Context, id harness.SessionID, lease postgres.Lease) (*postgres.Claim, error)
 	ExtendSession(ctx context.Context, id harness.SessionID, token int64, lease postgres.Lease) error
 	CommitStep(ctx context.Context, c postgres.StepCommit) ([]event.Event, error)
+	Granted(ctx context.Context, agent harness.AgentName, session harness.SessionID, digests []string) (map[string]bool, error)
 	DueIn(ctx context.Context, id harness.SessionID) (in time.Duration, ok bool, err error)
 	DueSessions(ctx context.Context, agent harness.AgentName, limit int) ([]event.Event, error)
 }
@@ -139,6 +140,11 @@ func (s *Stepper) work(ctx context.Context, claim *postgres.Claim) (postgres.Ste
 		s.Log.Warn("the model gave no answer", "session", string(claim.ID), "agent", string(claim.Session.Agent), "attempt", claim.Attempts, "err", err)
 		return plan.failed(claim, err, mathrand.Float64()), nil
 	}
+	if asked := questions(claim, response); len(asked) > 0 {
+		if plan.granted, err = s.Store.Granted(ctx, claim.Session.Agent, claim.ID, asked); err != nil {
+			return postgres.StepCommit{}, err
+		}
+	}
 	return plan.answered(claim, response, newIDs()), nil
 }
 
@@ -193,6 +199,7 @@ type ids struct {
 	step      func() harness.StepID
 	call      func() harness.ToolCallID
 	execution func() harness.ExecutionID
+	approval  func() harness.ApprovalID
 	nonce     func() string
 }
 
@@ -201,6 +208,7 @@ func newIDs() ids {
 		step:      func() harness.StepID { return harness.NewStepID(time.Now()) },
 		call:      func() harness.ToolCallID { return harness.NewToolCallID(time.Now()) },
 		execution: func() harness.ExecutionID { return harness.NewExecutionID(time.Now()) },
+		approval:  func() harness.ApprovalID { return harness.NewApprovalID(time.Now()) },
 		nonce:     rand.Text,
 	}
 }

@@ -299,3 +299,8 @@ func callerName(ctx context.Context) string {
 	caller, _ := access.From(ctx)
 	return caller.Name
 }
+
+func callerGroups(ctx context.Context) []string {
+	caller, _ := access.From(ctx)
+	return caller.Groups
+}

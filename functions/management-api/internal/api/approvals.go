@@ -2,6 +2,7 @@ package api
 
 import (
 	"context"
+	"encoding/json"
 	"net/http"
 	"slices"
 	"time"
@@ -40,6 +41,9 @@ type (
 		Decision decision `json:"decision" enum:"APPROVE,REJECT"`
 		Reason   string   `json:"reason,omitempty" maxLength:"4096"`
 		Digest   string   `json:"digest,omitempty" maxLength:"128" doc:"of the approval as the decider saw it: if it is another by now, nothing is decided"`
+
+		Scope     harness.ApprovalScope `json:"scope,omitempty" enum:"ONCE,SESSION,ALWAYS" doc:"of APPROVE: this time, in this session, or whenever the agent asks for exactly the same again"`
+		Arguments json.RawMessage       `json:"arguments,omitempty" doc:"of APPROVE: what is approved instead of what was asked, an object as the tool takes it; needs digest. What then runs has a digest of its own"`
 	}
 	approveBody struct {
 		Decision decision           `json:"decision,omitempty" enum:"APPROVE,REJECT" default:"APPROVE"`
@@ -141,9 +145,16 @@ func (a *api) decide(ctx context.Context, id harness.ApprovalID, said decisionBo
 	default:
 		return nil, refuseField("#/decision", "is neither APPROVE nor REJECT")
 	}
+	if said.Arguments != nil && state != harness.ApprovalApproved {
+		return nil, refuseField("#/arguments", "go with APPROVE: leave them out, or say in reason what to do instead")
+	}
 	after, events, err := a.Store.DecideApproval(ctx, postgres.Decision{
-		ID: id, State: state, By: callerName(ctx), Via: harness.ChannelAPI, Reason: harness.CleanText(said.Reason), Digest: said.Digest,
+		ID: id, State: state, By: callerName(ctx), Groups: callerGroups(ctx), Via: harness.ChannelAPI, Reason: harness.CleanText(said.Reason), Digest: said.Digest,
+		Scope: said.Scope, Arguments: said.Arguments,
 	})
+	if harness.KindOf(err) == harness.Invalid && said.Arguments != nil {
+		return nil, refuseField("#/arguments", harness.MessageOf(err))
+	}
 	if harness.KindOf(err) == harness.Conflict {
 		p := refuse(http.StatusConflict, harness.MessageOf(err))
 		if after.State == harness.ApprovalPending && said.Digest != "" && said.Digest != after.Digest {

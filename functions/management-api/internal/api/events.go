@@ -74,13 +74,13 @@ func (s *streams) take(caller string) (release func(), err error) {
 func (a *api) registerEvents() {
 	registry := a.huma.OpenAPI().Components.Schemas
 	for _, data := range []any{
-		view.StreamSession{}, view.StreamTurn{}, view.StreamToolCall{}, view.StreamToolResult{}, view.StreamOutput{}, view.StreamReply{},
+		view.StreamSession{}, view.StreamTurn{}, view.StreamToolCall{}, view.StreamToolResult{}, view.StreamOutput{}, view.StreamReply{}, view.StreamApproval{},
 	} {
 		registry.Schema(reflect.TypeOf(data), true, "")
 	}
 	register(a, "watch-session", a.watch, func(op *huma.Operation) {
 		op.Responses["200"] = &huma.Response{
-			Description: "Events: session and end with StreamSession, turn with StreamTurn, tool_call with StreamToolCall, tool_result with StreamToolResult, output with StreamOutput, reply with StreamReply",
+			Description: "Events: session and end with StreamSession, turn with StreamTurn, tool_call with StreamToolCall, tool_result with StreamToolResult, output with StreamOutput, reply with StreamReply, approval with StreamApproval",
 			Content:     map[string]*huma.MediaType{typeEvents: {Schema: &huma.Schema{Type: huma.TypeString}}},
 		}
 	})

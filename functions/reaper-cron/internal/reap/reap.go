@@ -34,6 +34,8 @@ type Store interface {
 	ExecutionsDue(ctx context.Context, limit int) ([]event.Event, error)
 	RepliesDue(ctx context.Context, limit int) ([]event.Event, error)
 	MediaDue(ctx context.Context, limit int) ([]event.Event, error)
+	ApprovalsDue(ctx context.Context, limit int) ([]harness.ApprovalID, error)
+	ApprovalTimer(ctx context.Context, id harness.ApprovalID) ([]event.Event, error)
 	KeepAnnouncing(ctx context.Context, events []event.Event) error
 
 	SandboxesToEnd(ctx context.Context, limit int) ([]postgres.SandboxRecord, error)
@@ -159,6 +161,7 @@ func (r *Reaper) timers() []item {
 		{"executions", r.wakeExecutions},
 		{"replies", r.wakeReplies},
 		{"media", r.wakeMedia},
+		{"approvals", r.timeApprovals},
 	}
 }
 

@@ -6,6 +6,7 @@ import (
 	"fmt"
 
 	"tuluat.ai/harness/shared/event"
+	"tuluat.ai/harness/shared/harness"
 	"tuluat.ai/harness/shared/postgres"
 )
 
@@ -53,6 +54,27 @@ func (r *Reaper) wakeMedia(ctx context.Context, b *box) error {
 		}
 		return first(events), err
 	})
+}
+
+// timeApprovals reminds of approvals, asks further people, and ends those whose
+// time is over. What it announces has outbox rows already.
+func (r *Reaper) timeApprovals(ctx context.Context, b *box) error {
+	var failures error
+	err := b.batches(func() (int, error) {
+		due, err := r.Store.ApprovalsDue(ctx, r.Batch)
+		if err != nil {
+			return 0, err
+		}
+		failures = errors.Join(failures, each(b, due, func(id harness.ApprovalID) error {
+			events, err := r.Store.ApprovalTimer(ctx, id)
+			for _, e := range events {
+				err = errors.Join(err, r.send(ctx, postgres.Unheard{Event: e, Attempts: 1}))
+			}
+			return err
+		}))
+		return len(due), nil
+	})
+	return errors.Join(err, failures)
 }
 
 // freshenStatuses wakes whoever writes the statuses of agents, once, if one is

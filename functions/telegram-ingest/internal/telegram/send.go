@@ -1,6 +1,7 @@
 package telegram
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"html"
@@ -96,6 +97,14 @@ func (t *Transport) Send(ctx context.Context, account *channel.Account, c *postg
 	if err != nil {
 		return failed(harness.MessageOf(err)), nil
 	}
+	if c.Callback != "" { // best effort: without it the button shows for a while that something goes on
+		_, _ = t.client.call(ctx, token, "answerCallbackQuery", map[string]any{"callback_query_id": c.Callback})
+	}
+	if c.Kind == harness.ReplyDecision && c.Card != nil {
+		if done, err := t.editCard(ctx, account, c, to, begin); done != nil || err != nil {
+			return *cmp.Or(done, &postgres.ReplyOutcome{}), err
+		}
+	}
 	send, refusal := t.prepare(ctx, c, to)
 	if refusal != nil {
 		return *refusal, nil
@@ -135,10 +144,13 @@ func (t *Transport) prepare(ctx context.Context, c *postgres.ReplyClaim, to addr
 	}
 	text, rich := c.Text, c.Format != harness.FormatPlain
 	keyboard := []any{}
-	if c.Kind == harness.ReplyChoices {
+	if c.Kind.Tappable() && len(c.Choices) > 0 {
 		// A keyboard may be what was refused: plain text offers the choices in words.
 		if keyboard = buttons(c.Choices); !rich || len(keyboard) == 0 {
-			keyboard, text = nil, numbered(c.Text, c.Choices)
+			keyboard = nil
+			if c.Kind == harness.ReplyChoices { // a card says itself what to write
+				text = numbered(c.Text, c.Choices)
+			}
 		} else {
 			text = described(c.Text, c.Choices)
 		}

@@ -40,7 +40,7 @@ func newIngest(o Options, found *hooks, events publisher) *ingest {
 		Name: "tuluat_webhook_messages_total", Help: "Messages POSTed to hooks, by HTTP status of the answer.",
 	}, []string{"status"})
 	o.Metrics.MustRegister(taken)
-	return &ingest{hooks: found, desk: channel.NewDesk(harness.ChannelWebhook, o.Store, o.Log), events: events, log: o.Log, now: o.Now, taken: taken}
+	return &ingest{hooks: found, desk: channel.NewDesk(harness.ChannelWebhook, channel.Decider{Store: o.Store}, o.Log), events: events, log: o.Log, now: o.Now, taken: taken}
 }
 
 func (i *ingest) ServeHTTP(w http.ResponseWriter, r *http.Request) {
@@ -107,6 +107,7 @@ func (i *ingest) keep(ctx context.Context, arrival postgres.Arrival, traceparent
 		return accepted, errUnknownHook
 	case accepted.Outcome == postgres.ArrivalDenied:
 		return accepted, refuse(http.StatusForbidden, "the sender may not talk to this agent")
+	case accepted.Outcome == postgres.ArrivalDecision:
 	case accepted.Message == "":
 		return accepted, refuse(http.StatusBadRequest, "the message holds something that cannot be stored")
 	}

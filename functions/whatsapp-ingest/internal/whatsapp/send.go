@@ -62,7 +62,7 @@ func (g *Graph) Send(ctx context.Context, account *channel.Account, c *postgres.
 		stop = fillTemplate(&message, account.Spec.Template, c)
 	case c.Kind == harness.ReplyFile:
 		stop = g.attach(ctx, &message, account, c)
-	case c.Kind == harness.ReplyChoices && message.RecipientType != recipientGroup: // groups have no interactive messages
+	case c.Kind.Tappable() && len(c.Choices) > 0 && message.RecipientType != recipientGroup: // groups have no interactive messages
 		stop = fillChoices(&message, c)
 	default:
 		stop = fillText(&message, withChoices(c))

@@ -1,0 +1,31 @@
+package harness
+
+// Questions to humans.
+func approvalWords() []Word {
+	return []Word{
+		{Name: "approvalVote", Meaning: "what one who may decide an approval has said", Table: "approval_votes"},
+		{Name: "votes", Meaning: "each approvalVote of an approval", Key: "votes"},
+		{Name: "approvalGrant", Meaning: "exactly what an agent needs no further approval for", Table: "approval_grants"},
+		{Name: "visitId", Meaning: "the visit of a workflow's node that waits for an approval", Column: "visit_id"},
+		{Name: "shortCode", Meaning: "what people type to decide an approval", Column: "short_code", Key: "shortCode"},
+		{Name: "tool", Meaning: "what the model calls", Key: "tool"},
+		{Name: "escalateAt", Meaning: "when further approvers are asked", Column: "escalate_at"},
+		{Name: "escalateAfter", Meaning: "how long after the question further approvers are asked", Key: "escalateAfter"},
+		{Name: "escalateTo", Meaning: "who may decide an approval from escalateAt on, too", Key: "escalateTo"},
+		{Name: "escalation", Meaning: "further approvers", Column: "escalation", Key: "escalation"},
+		{Name: "terms", Meaning: "who decides an approval, and until when", Key: "terms"},
+		{Name: "scope", Meaning: "how far a decision reaches", Column: "scope", Key: "scope"},
+		{Name: "once", Meaning: "scope of a decision: this time", Value: "ONCE"},
+		{Name: "askedInput", Meaning: "what an approval was about before its decider changed it", Column: "asked_input", Key: "askedInput"},
+		{Name: "context", Meaning: "what else deciders of an approval are shown", Column: "context", Key: "context"},
+		{Name: "consumedAt", Meaning: "when what was approved was handed on", Column: "consumed_at", Key: "consumedAt"},
+		{Name: "waitingSince", Meaning: "since when the running turn waits for people", Column: "waiting_since"},
+		{Name: "originSession", Meaning: "the conversation in whose chat a session's people are", Column: "origin_session"},
+		{Name: "card", Meaning: "kind of reply: a question to a human", Value: "CARD"},
+		{Name: "decided", Meaning: "of a tap: it counted", Value: "DECIDED"},
+		{Name: "refused", Meaning: "of a tap: it changed nothing", Value: "REFUSED"},
+		{Name: "notAsked", Meaning: "of a tap: no question has its code", Value: "NOT_ASKED"},
+		{Name: "callbackQueryId", Meaning: "Telegram's id of a tap that waits for an answer", Key: "callbackQueryId"},
+		{Name: "question", Meaning: "what a workflow's node or a limit asks a human", Key: "question"},
+	}
+}
