@@ -105,8 +105,12 @@ func prepare(ctx context.Context, pg *localpg.Server, o options) error {
 	}
 	defer conn.Close(context.WithoutCancel(ctx))
 	var known bool
-	if err := conn.QueryRow(ctx, `SELECT EXISTS (SELECT 1 FROM pg_database WHERE datname = $1)`, database).Scan(&known); err != nil || known {
+	if err := conn.QueryRow(ctx, `SELECT EXISTS (SELECT 1 FROM pg_database WHERE datname = $1)`, database).Scan(&known); err != nil {
 		return err
+	}
+	if known {
+		say("bringing the database of an earlier run to the newest schema")
+		return schema.Migrate(ctx, harness.Secret(pg.DSN(database)), slog.New(slog.DiscardHandler))
 	}
 	const building = database + "_building"
 	for _, sql := range []string{`DROP DATABASE IF EXISTS ` + building, `CREATE DATABASE ` + building} {
