@@ -36,6 +36,7 @@ type config struct {
 	agentLimits     v1alpha1.Limits
 	streamTime      time.Duration
 	openDocs        bool
+	temporal        bool // sessions may name a Temporal workflow
 }
 
 func parseConfig(getenv func(string) string) (config, error) {
@@ -54,6 +55,7 @@ func parseConfig(getenv func(string) string) (config, error) {
 		agentLimits: limits.Read(c),
 		streamTime:  c.Duration("STREAM_TIME", api.StreamTime),
 		openDocs:    c.OneOf("OPEN_DOCS", "false", "false", "true") == "true",
+		temporal:    c.OneOf("TEMPORAL_BRIDGE", "false", "false", "true") == "true",
 	}
 	if cfg.source == sourceFolder {
 		cfg.agentsDir = c.Required("AGENTS_DIR", "the folder of AiAgent YAML")

@@ -36,7 +36,7 @@ func build(ctx context.Context, env function.Env) (*function.Function, error) {
 	}
 	handler := api.New(api.Options{
 		Store: store, Resources: resources, Access: callers, Limits: cfg.rate, Publish: publisher.Publish,
-		Log: env.Log, Now: time.Now, Drain: ctx.Done(), StreamTime: cfg.streamTime, OpenDocs: cfg.openDocs,
+		Log: env.Log, Now: time.Now, Drain: ctx.Done(), StreamTime: cfg.streamTime, OpenDocs: cfg.openDocs, Temporal: cfg.temporal,
 	})
 	return &function.Function{Routes: map[string]http.Handler{"/": handler}}, nil
 }

@@ -17,9 +17,9 @@ import (
 type config struct {
 	DatabaseURL harness.Secret
 	BrokerURL   string
-	Direct      map[reap.Sink]string // where an event goes that the broker does not deliver
-	Batch       int                  // rows an item takes at a time
-	Stay        time.Duration        // how long a request stays for short timers; 0: one pass
+	Direct      map[reap.Sink][]string // where an event goes that the broker does not deliver
+	Batch       int                    // rows an item takes at a time
+	Stay        time.Duration          // how long a request stays for short timers; 0: one pass
 	Sandbox     driver.Options
 }
 
@@ -31,10 +31,12 @@ func parseConfig(getenv func(string) string) (config, error) {
 	cfg := config{
 		DatabaseURL: harness.Secret(c.Required("DATABASE_URL", "the PostgreSQL connection string")),
 		BrokerURL:   c.Required("BROKER_URL", "where events are published"),
-		Direct:      sinks(c),
+		Direct:      map[reap.Sink][]string{},
 		Batch:       c.Int("SWEEP_BATCH", 200, 1),
 		Sandbox:     driver.Read(c),
 	}
+	sinks(c, "DIRECT_SINKS", c.Text("DIRECT_SINKS", ""), cfg.Direct)
+	sinks(c, "MORE_SINKS", c.Text("MORE_SINKS", ""), cfg.Direct)
 	text := c.Text("STAY", "55s")
 	stay, err := time.ParseDuration(text)
 	if err != nil || stay < 0 || stay > maxStay {
@@ -44,10 +46,9 @@ func parseConfig(getenv func(string) string) (config, error) {
 	return cfg, c.Err()
 }
 
-// sinks reads DIRECT_SINKS: type=url,type/channel=url.
-func sinks(c *function.Config) map[reap.Sink]string {
-	direct := map[reap.Sink]string{}
-	for entry := range strings.SplitSeq(c.Text("DIRECT_SINKS", ""), ",") {
+// sinks reads the text of a variable, type=url,type/channel=url, into direct.
+func sinks(c *function.Config, variable, text string, direct map[reap.Sink][]string) {
+	for entry := range strings.SplitSeq(text, ",") {
 		if entry = strings.TrimSpace(entry); entry == "" {
 			continue
 		}
@@ -57,14 +58,14 @@ func sinks(c *function.Config) map[reap.Sink]string {
 		u, err := url.Parse(sink)
 		switch {
 		case !slices.Contains(event.Types(), event.Type(name)):
-			c.Problem("DIRECT_SINKS", fmt.Sprintf("names %q, which is no event type: write ai.tuluat.session.due.v1=http://agent-step...", name))
+			c.Problem(variable, fmt.Sprintf("names %q, which is no event type: write ai.tuluat.session.due.v1=http://agent-step...", name))
 		case ofOne && !of.Known():
-			c.Problem("DIRECT_SINKS", fmt.Sprintf("names %q, which is no channel: write %s/telegram=http://telegram-ingest-events...", channel, name))
+			c.Problem(variable, fmt.Sprintf("names %q, which is no channel: write %s/telegram=http://telegram-ingest-events...", channel, name))
 		case err != nil || u.Host == "" || (u.Scheme != "http" && u.Scheme != "https"):
-			c.Problem("DIRECT_SINKS", fmt.Sprintf("has no absolute http or https URL for %s", name))
+			c.Problem(variable, fmt.Sprintf("has no absolute http or https URL for %s", name))
 		default:
-			direct[reap.Sink{Type: event.Type(name), Channel: of}] = sink
+			of := reap.Sink{Type: event.Type(name), Channel: of}
+			direct[of] = append(direct[of], sink)
 		}
 	}
-	return direct
 }

@@ -111,7 +111,7 @@ var sections = []struct {
 	measure func(context.Context, options, string, *localpg.Server) ([]Figure, error)
 }{{"starts", starts}, {"ingest", ingest}, {"whatsapp-ingest", channels}, {"large", large}, {"turns", turns}}
 
-var functions = []string{"agent-status", "agent-step", "dead-letter", "management-api", "reaper-cron", "sandbox-exec", "telegram-ingest", "webhook-ingest", "whatsapp-ingest"}
+var functions = []string{"agent-status", "agent-step", "dead-letter", "management-api", "reaper-cron", "sandbox-exec", "telegram-ingest", "temporal-bridge", "webhook-ingest", "whatsapp-ingest"}
 
 func build(ctx context.Context, bin string) error {
 	args := []string{"build", "-tags", "local", "-o", bin + "/", "./functions/sandbox-exec/runner", "./scripts/bench/baseline"}

@@ -18,7 +18,7 @@ import (
 // secretWord is in every password and may be in nothing that is printed.
 const secretWord = "secret-word"
 
-var functions = []string{"webhook-ingest", "whatsapp-ingest", "telegram-ingest", "agent-step", "sandbox-exec", "reaper-cron", "agent-status", "dead-letter", "management-api"}
+var functions = []string{"webhook-ingest", "whatsapp-ingest", "telegram-ingest", "agent-step", "sandbox-exec", "reaper-cron", "agent-status", "dead-letter", "management-api", "temporal-bridge"}
 
 // logins is a folder of connection strings, whose roles go when the test ends.
 type logins struct {

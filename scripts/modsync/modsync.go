@@ -25,6 +25,7 @@ const shared = prefix + "shared"
 var outside = map[string]string{
 	"scripts/tools":          "linters",
 	"scripts/tools/generate": "generators",
+	"scripts/temporal":       "a Temporal server, for tests",
 }
 
 // module is one go.mod below the root.

@@ -18,7 +18,7 @@ type Word struct {
 // Glossary returns every word of the product. A test walks tables, columns,
 // closed sets, events and JSON keys and requires each to be here, once.
 func Glossary() []Word {
-	return slices.Concat(things(), placesAndPeople(), thinking(), commands(), standing(), resources(), channels(), blocks(), management(), approvalWords(), eventTypes(), values())
+	return slices.Concat(things(), placesAndPeople(), thinking(), commands(), standing(), resources(), channels(), blocks(), management(), approvalWords(), signals(), eventTypes(), values())
 }
 
 // What the product is made of.
@@ -229,7 +229,7 @@ func standing() []Word {
 		{Name: "title", Meaning: "the kind of an HTTP problem, in words; of an approval, what is asked", Column: "title", Key: "title"},
 		{Name: "detail", Meaning: "what to do about an HTTP problem", Key: "detail"},
 		{Name: "apiVersion", Meaning: "the version of a resource's form", Key: "apiVersion"},
-		{Name: "namespace", Meaning: "where a resource lives in a cluster", Key: "namespace"},
+		{Name: "namespace", Meaning: "where a resource lives in a cluster, or a workflow in Temporal", Column: "namespace", Key: "namespace"},
 		{Name: "labels", Meaning: "marks of a resource that can be selected by", Key: "labels"},
 		{Name: "annotations", Meaning: "marks of a resource that cannot", Key: "annotations"},
 		{Name: "key", Meaning: "which entry of a secret", Key: "key"},

@@ -19,6 +19,10 @@ var ErrLeaseLost = &harness.Error{Kind: harness.Conflict, Message: "the lease wa
 // success for whoever delivered the event.
 var ErrNothingDue = &harness.Error{Kind: harness.Conflict, Message: "nothing is due"}
 
+// ErrLinked says that the conversation is open already and not linked to the same
+// Temporal workflow: nothing is written.
+var ErrLinked = &harness.Error{Kind: harness.Conflict, Message: "the conversation is open already and linked to another Temporal workflow, or to none"}
+
 // translate turns an error of pgx into one of ours, here and nowhere else.
 func translate(err error) error {
 	if err == nil {
@@ -52,6 +56,8 @@ func translateServer(pg *pgconn.PgError) error {
 	switch {
 	case pg.Code == "TU001":
 		return ErrLeaseLost
+	case pg.Code == "TU002":
+		return ErrLinked
 	case pg.Code == "23505" || pg.Code == "23P01":
 		return harness.Wrap(harness.Conflict, pg, "it exists already ("+pg.ConstraintName+")")
 	case pg.Code[:2] == "23": // another integrity constraint: a rule of ours was broken

@@ -23,7 +23,8 @@ type Arrival struct {
 	ProviderID string // the provider's or caller's id: a repeat has the same
 	Chat       string // their side: a conversation belongs to it
 	Message    harness.Message
-	Only       harness.SessionID // the one session it is for, if that is open; empty: any, a new one too
+	Only       harness.SessionID     // the one session it is for, if that is open; empty: any, a new one too
+	Temporal   *harness.TemporalLink // of the session that it opens, of channel API; an open one must have the same. nil: none, or whatever it has
 
 	// What only channels with people on them know.
 

@@ -307,6 +307,11 @@ func (s *Store) queueArrivals(b *pgx.Batch, channel harness.Channel, arrivals []
 	args := []any{channel, accounts, providerIDs, chats, users, texts, metadata, messages, sessions, traceparent, event.MessageReceived, only}
 	if !people {
 		b.Queue(acceptPlain, args...)
+		for i, a := range arrivals {
+			if a.Temporal != nil {
+				b.Queue(`SELECT link_session($1, $2)`, messages[i], a.Temporal)
+			}
+		}
 		return nil
 	}
 	b.Queue(acceptPeople, append(append(args, peopleArgs(arrivals, s.now())...), s.fileArgs(arrivals)...)...)

@@ -32,7 +32,8 @@ func run(ctx context.Context, h handover.Handover) (err error) {
 	log := slog.New(c.handler(slog.NewTextHandler(logFile, nil)))
 
 	// What a person wrote is checked before anything is started.
-	set, err := manifest.Read(filepath.Join(h.Root, "config", "functions"), filepath.Join(h.Root, "eventing"))
+	temporal := chooseTemporal(os.Getenv)
+	set, err := manifest.Read(temporal.wiring(h.Root)...)
 	if err != nil {
 		return err
 	}
@@ -70,6 +71,7 @@ func run(ctx context.Context, h handover.Handover) (err error) {
 		return err
 	}
 	s := &secrets{folder: h.Secrets(), fixed: model.secrets(databases)}
+	maps.Copy(s.fixed, temporal.values)
 	found := &channels{folder: h.Agents, secrets: s}
 	if _, err := found.scan(); err != nil {
 		return err
@@ -92,6 +94,7 @@ func run(ctx context.Context, h handover.Handover) (err error) {
 			maps.Copy(env, messengers.environment(service.Function()))
 			maps.Copy(env, store.environment(service.Function()))
 			maps.Copy(env, management.environment(service.Function()))
+			maps.Copy(env, temporal.environment(set, service.Function()))
 			return env
 		},
 		AgentsDir: h.Agents, LogDir: h.Logs(), Log: log, OnError: c.functionError, Gateway: h.Address,

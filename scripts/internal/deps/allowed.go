@@ -22,6 +22,8 @@ func Allowed(program string) []string {
 		return slices.Concat(shell, store, jsonPath)
 	case prefix + "functions/dead-letter":
 		return slices.Concat(shell, store)
+	case prefix + "functions/temporal-bridge":
+		return slices.Concat(shell, store, temporal)
 	case runner:
 		return []string{"golang.org/x/sys"}
 	case prefix + "scripts/tuluat":
@@ -151,6 +153,12 @@ var openAPI = []string{"github.com/danielgtaylor/huma/v2"}
 
 // Answers are Markdown; each channel formats them in its own way.
 var markdown = []string{"github.com/yuin/goldmark"}
+
+// Temporal's official SDK, of which the client is used, and what it needs.
+var temporal = []string{
+	"go.temporal.io/api",
+	"go.temporal.io/sdk",
+}
 
 // Agents are written in YAML.
 var yaml = []string{"go.yaml.in/yaml/v3"}

@@ -141,6 +141,11 @@ func Rules() []Rule {
 			Why:   "only agent-step talks to models",
 		},
 		{
+			On: []string{functions, runner, prefix + "scripts/*"}, Except: []string{prefix + "functions/temporal-bridge"},
+			Never: []string{"go.temporal.io", "google.golang.org/grpc"},
+			Why:   "only temporal-bridge talks to Temporal; gRPC alone adds 8 MB",
+		},
+		{
 			On: []string{prefix + "scripts/tuluat"}, Never: []string{"knative.dev/eventing", "k8s.io/client-go", prefix + "shared/postgres"},
 			Why: "the CLI is a small binary that speaks HTTP",
 		},

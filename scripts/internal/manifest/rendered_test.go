@@ -26,7 +26,10 @@ import (
 	"tuluat.ai/harness/scripts/internal/manifest"
 )
 
-const base = "config/base"
+const (
+	base   = "config/base"
+	bridge = "config/components/temporal-bridge" // of overlays that list it
+)
 
 var overlays = []string{"config/overlays/kind", "config/overlays/ephemeral", "config/overlays/production", "config/overlays/telegram-poll"}
 
@@ -42,6 +45,33 @@ func rendered(t *testing.T, folder string) (*manifest.Set, []install.Object) {
 		t.Fatal(err)
 	}
 	objects, err := install.Objects(text)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return set, objects
+}
+
+// renderedWith is what kustomize makes of a folder and a component.
+func renderedWith(t *testing.T, folder, component string) (*manifest.Set, []install.Object) {
+	t.Helper()
+	own := t.TempDir()
+	up, err := filepath.Rel(own, mustAbs(t, root))
+	if err != nil {
+		t.Fatal(err)
+	}
+	text := fmt.Sprintf("kind: Kustomization\nresources: [%[1]s/%[2]s]\ncomponents: [%[1]s/%[3]s]\n", up, folder, component)
+	if err := os.WriteFile(filepath.Join(own, "kustomization.yaml"), []byte(text), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	out, err := install.Render(own)
+	if err != nil {
+		t.Fatal(err)
+	}
+	set, err := manifest.Parse(component, out)
+	if err != nil {
+		t.Fatal(err)
+	}
+	objects, err := install.Objects(out)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -144,23 +174,7 @@ func flattenInto(fields map[string]string, path string, value any) {
 
 // The components that overlays leave out do what they say.
 func TestWarmIngestKeepsThreeServices(t *testing.T) {
-	folder := t.TempDir()
-	up, err := filepath.Rel(folder, mustAbs(t, root))
-	if err != nil {
-		t.Fatal(err)
-	}
-	text := fmt.Sprintf("kind: Kustomization\nresources: [%[1]s/config/base]\ncomponents: [%[1]s/config/components/warm-ingest]\n", up)
-	if err := os.WriteFile(filepath.Join(folder, "kustomization.yaml"), []byte(text), 0o600); err != nil {
-		t.Fatal(err)
-	}
-	out, err := install.Render(folder)
-	if err != nil {
-		t.Fatal(err)
-	}
-	set, err := manifest.Parse("warm", out)
-	if err != nil {
-		t.Fatal(err)
-	}
+	set, _ := renderedWith(t, base, "config/components/warm-ingest")
 	var warm []string
 	for _, s := range set.Services {
 		if n, err := s.Scale(manifest.MinScale); err != nil || n > 0 {
@@ -170,6 +184,42 @@ func TestWarmIngestKeepsThreeServices(t *testing.T) {
 	slices.Sort(warm)
 	if diff := cmp.Diff([]string{"telegram-ingest 1", "webhook-ingest 1", "whatsapp-ingest 1"}, warm); diff != "" {
 		t.Error(diff)
+	}
+}
+
+// temporal-bridge adds itself and three values to what is there; also on the
+// production overlay, which says where each Service publishes.
+func TestTemporalBridgeAddsOnlyItself(t *testing.T) {
+	for _, folder := range []string{base, "config/overlays/production"} {
+		_, objects := rendered(t, folder)
+		before := flatten(objects)
+		_, objects = renderedWith(t, folder, bridge)
+		var added []string
+		for name, fields := range flatten(objects) {
+			if before[name] == nil {
+				added = append(added, name)
+				continue
+			}
+			for path, value := range fields {
+				if was, ok := before[name][path]; !ok {
+					added = append(added, name+path+" "+value)
+				} else if was != value {
+					t.Errorf("%s: %s%s becomes %q", folder, name, path, value)
+				}
+			}
+		}
+		slices.Sort(added)
+		if diff := cmp.Diff([]string{
+			"Job migrate/spec/template/spec/volumes/logins/secret/items/9/key temporal-bridge",
+			"Job migrate/spec/template/spec/volumes/logins/secret/items/9/path temporal-bridge",
+			"Service management-api/spec/template/spec/containers/0/env/TEMPORAL_BRIDGE/name TEMPORAL_BRIDGE",
+			"Service management-api/spec/template/spec/containers/0/env/TEMPORAL_BRIDGE/value true",
+			"Service reaper-cron/spec/template/spec/containers/0/env/MORE_SINKS/name MORE_SINKS",
+			"Service reaper-cron/spec/template/spec/containers/0/env/MORE_SINKS/value ai.tuluat.approval.decided.v1=http://temporal-bridge.tuluat-system.svc.cluster.local/events",
+			"Service temporal-bridge", "ServiceAccount temporal-bridge", "Trigger temporal-bridge-approval-decided",
+		}, added); diff != "" {
+			t.Errorf("%s: -want +added:\n%s", folder, diff)
+		}
 	}
 }
 
@@ -220,7 +270,7 @@ func TestEveryFileIsListed(t *testing.T) {
 			listed[path] = true
 		}
 	}
-	for _, folder := range []string{"config/access", "config/base", "config/crd", "config/functions", "config/sandbox", "config/samples", "config/components/postgres", "eventing"} {
+	for _, folder := range []string{"config/access", "config/base", "config/crd", "config/functions", "config/sandbox", "config/samples", "config/components/postgres", bridge, "eventing"} {
 		files, err := filepath.Glob(filepath.Join(root, folder, "*.yaml"))
 		if err != nil || len(files) == 0 {
 			t.Fatalf("%s: %d files, %v", folder, len(files), err)

@@ -48,11 +48,11 @@ func TestTableOfRights(t *testing.T) {
 	}
 }
 
-// rights writes a line of the table for every account of the kind overlay, which
-// has all of them.
+// rights writes a line of the table for every account of the kind overlay with
+// temporal-bridge, which has all of them.
 func rights(t *testing.T) []string {
 	t.Helper()
-	set, objects := rendered(t, "config/overlays/kind")
+	set, objects := renderedWith(t, "config/overlays/kind", bridge)
 	workloads := map[string][]install.Object{}
 	for _, o := range objects {
 		fields := map[string]string{}
@@ -233,7 +233,7 @@ func TestConnectionBudget(t *testing.T) {
 
 // The migrate Job knows the login of every function, and of nothing else.
 func TestMigrateKnowsEveryFunction(t *testing.T) {
-	set, _ := rendered(t, base)
+	set, _ := renderedWith(t, base, bridge)
 	var want, got []string
 	for function := range budget(t, set) {
 		want = append(want, function)
@@ -282,9 +282,9 @@ func TestPublicServices(t *testing.T) {
 
 // Nothing runs while nobody talks: short windows on everything that scales. Those
 // that a conversation comes back to stay for its next step, so that they are not
-// started anew for each; those that a tick wakes have Knative's shortest window.
+// started anew for each; those that a tick or one event wakes have Knative's shortest window.
 func TestServicesScaleDownSoon(t *testing.T) {
-	ticked := map[string]bool{"reaper-cron": true, "agent-status": true, "dead-letter": true}
+	ticked := map[string]bool{"reaper-cron": true, "agent-status": true, "dead-letter": true, "temporal-bridge": true}
 	for _, s := range wiring(t).Services {
 		window := "20s"
 		if ticked[s.Name] {

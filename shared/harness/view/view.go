@@ -27,6 +27,8 @@ type Session struct {
 	UpdatedAt   time.Time            `json:"updatedAt"`
 	EndedAt     *time.Time           `json:"endedAt,omitempty"`
 	TraceID     string               `json:"traceId,omitempty" doc:"of the trace of its newest message"`
+
+	Temporal *harness.TemporalLink `json:"temporal,omitempty" doc:"the Temporal workflow that is told of its approvals"`
 }
 
 // Message is one inbound or outbound text.

@@ -51,6 +51,8 @@ type Options struct {
 	Version    string          // of this build
 	// OpenDocs shows /openapi.json and /docs to everybody.
 	OpenDocs bool
+	// Temporal says that temporal-bridge is installed: sessions may name a workflow.
+	Temporal bool
 }
 
 // StreamTime ends a stream before the platform's own ten minutes do, so that a

@@ -2,7 +2,9 @@ package api
 
 import (
 	"context"
+	"errors"
 	"net/http"
+	"reflect"
 	"strconv"
 	"strings"
 	"unicode"
@@ -50,6 +52,8 @@ type (
 		Agent harness.AgentName `json:"agent" minLength:"1" maxLength:"63"`
 		Text  string            `json:"text" minLength:"1" maxLength:"65536"`
 		Chat  string            `json:"chat,omitempty" maxLength:"200" doc:"the caller's own name of the conversation, which means another one to another caller; without one it is a new one. The session's chat is it behind a digest of the caller's name"`
+
+		Temporal *harness.TemporalLink `json:"temporal,omitempty" doc:"the Temporal workflow that gets the signal ApprovalSignal when an approval of the session ends. Refused where temporal-bridge is not installed"`
 	}
 	sendInput struct {
 		IDInput
@@ -153,7 +157,13 @@ func (a *api) startSession(ctx context.Context, in *startInput) (*acceptedOutput
 	if strings.ContainsFunc(chat, unicode.IsControl) {
 		return nil, refuseField("#/chat", "has a control character")
 	}
-	out, err := a.accept(ctx, view.Session{Account: string(in.Body.Agent), Chat: chat}, key, in.Body.Text, event.TraceParent(in.TraceParent))
+	if err := a.linkable(in.Body.Temporal); err != nil {
+		return nil, err
+	}
+	out, err := a.accept(ctx, view.Session{Account: string(in.Body.Agent), Chat: chat, Temporal: in.Body.Temporal}, key, in.Body.Text, event.TraceParent(in.TraceParent))
+	if errors.Is(err, postgres.ErrLinked) {
+		return nil, refuse(http.StatusConflict, "the conversation is open already", view.ProblemField{Pointer: "#/temporal", Detail: "is not what the conversation was started with"})
+	}
 	if err != nil {
 		return nil, err
 	}
@@ -161,6 +171,20 @@ func (a *api) startSession(ctx context.Context, in *startInput) (*acceptedOutput
 		a.audit(ctx, access.Right{Verb: access.Create, Resource: access.Sessions}, string(out.Body.Session), nil, out.Body)
 	}
 	return out, nil
+}
+
+// linkable says what is wrong with a Temporal workflow that a session is to name.
+func (a *api) linkable(link *harness.TemporalLink) error {
+	if link == nil {
+		return nil
+	}
+	if !a.Temporal {
+		return refuseField("#/temporal", "cannot be kept: temporal-bridge is not installed, and nobody would tell the workflow")
+	}
+	if field, problem := link.Problem(); problem != "" {
+		return refuseField("#/temporal/"+field, problem)
+	}
+	return nil
 }
 
 func (a *api) sendMessage(ctx context.Context, in *sendInput) (*acceptedOutput, error) {
@@ -192,6 +216,9 @@ func (a *api) accept(ctx context.Context, to view.Session, key, text, trace stri
 		Account: to.Account, ProviderID: key, Chat: to.Chat, Only: to.ID,
 		Message: harness.Message{Channel: harness.ChannelAPI, ChannelUserID: callerName(ctx), Text: text},
 	}}}
+	if to.ID == "" {
+		in.Arrivals[0].Temporal = to.Temporal
+	}
 	var one postgres.Accepted
 	for range 2 { // of two at once the second knows the first only at the next look
 		all, events, err := a.Store.Accept(ctx, harness.ChannelAPI, in, trace)
@@ -213,7 +240,7 @@ func (a *api) accept(ctx context.Context, to view.Session, key, text, trace stri
 	case one.Message == "":
 		return nil, refuseField("#/text", "holds something that cannot be stored")
 	case one.Outcome == postgres.ArrivalDuplicate:
-		if err := a.sameMessage(ctx, one, to, text); err != nil {
+		if err := a.sameMessage(ctx, one, to, key, text); err != nil {
 			return nil, err
 		}
 	}
@@ -224,7 +251,7 @@ func (a *api) accept(ctx context.Context, to view.Session, key, text, trace stri
 }
 
 // sameMessage reports whether known is what its key is used for again.
-func (a *api) sameMessage(ctx context.Context, known postgres.Accepted, to view.Session, text string) error {
+func (a *api) sameMessage(ctx context.Context, known postgres.Accepted, to view.Session, key, text string) error {
 	message, err := a.Store.GetMessage(ctx, known.Message)
 	if err != nil {
 		return err
@@ -233,9 +260,14 @@ func (a *api) sameMessage(ctx context.Context, known postgres.Accepted, to view.
 	if err != nil {
 		return err
 	}
-	if message.Text != text || session.Chat != to.Chat || to.ID != "" && session.ID != to.ID {
+	// A named conversation may have been started by another request.
+	link := to.Temporal
+	if link == nil && to.Chat != key {
+		link = session.Temporal
+	}
+	if to.ID == "" && !reflect.DeepEqual(link, session.Temporal) || message.Text != text || session.Chat != to.Chat || to.ID != "" && session.ID != to.ID {
 		return refuse(http.StatusConflict, "the Idempotency-Key belongs to another message",
-			view.ProblemField{Pointer: "header/Idempotency-Key", Detail: "was used with another text, session or chat"})
+			view.ProblemField{Pointer: "header/Idempotency-Key", Detail: "was used with another text, session, chat or Temporal workflow"})
 	}
 	return nil
 }

@@ -36,6 +36,7 @@ type Store interface {
 	MediaDue(ctx context.Context, limit int) ([]event.Event, error)
 	ApprovalsDue(ctx context.Context, limit int) ([]harness.ApprovalID, error)
 	ApprovalTimer(ctx context.Context, id harness.ApprovalID) ([]event.Event, error)
+	SignalsDue(ctx context.Context, limit int) ([]event.Event, error)
 	KeepAnnouncing(ctx context.Context, events []event.Event) error
 
 	SandboxesToEnd(ctx context.Context, limit int) ([]postgres.SandboxRecord, error)
@@ -71,10 +72,10 @@ type Options struct {
 	Store   Store
 	Driver  Driver
 	Poster  Poster
-	Direct  map[Sink]string // subscribers, for what the broker does not deliver
-	Batch   int             // rows an item takes at a time
-	Stay    time.Duration   // how long a request stays for short timers; 0: one pass
-	Owner   string          // in leases
+	Direct  map[Sink][]string // subscribers, for what the broker does not deliver
+	Batch   int               // rows an item takes at a time
+	Stay    time.Duration     // how long a request stays for short timers; 0: one pass
+	Owner   string            // in leases
 	Log     *slog.Logger
 	Metrics prometheus.Registerer
 	Now     func() time.Time
@@ -162,6 +163,7 @@ func (r *Reaper) timers() []item {
 		{"replies", r.wakeReplies},
 		{"media", r.wakeMedia},
 		{"approvals", r.timeApprovals},
+		{"signals", r.wakeSignals},
 	}
 }
 

@@ -77,6 +77,15 @@ func (r *Reaper) timeApprovals(ctx context.Context, b *box) error {
 	return errors.Join(err, failures)
 }
 
+// wakeSignals announces decisions that a Temporal workflow waits for and that
+// nobody announces. The store writes their outbox rows.
+func (r *Reaper) wakeSignals(ctx context.Context, b *box) error {
+	return r.announce(ctx, b, func() ([]postgres.Unheard, error) {
+		events, err := r.Store.SignalsDue(ctx, r.Batch)
+		return first(events), err
+	})
+}
+
 // freshenStatuses wakes whoever writes the statuses of agents, once, if one is
 // behind: it finds all of them in the rows.
 func (r *Reaper) freshenStatuses(ctx context.Context, b *box) error {
@@ -118,14 +127,15 @@ func (r *Reaper) announce(ctx context.Context, b *box, take func() ([]postgres.U
 }
 
 // send publishes u, or, when the broker has had it twice for nothing or refuses
-// it, posts it to its subscriber. A subscriber works within the request, longer
+// it, posts it to each of its subscribers. A subscriber works within the request, longer
 // than we wait: no answer in time means that it was taken. A broker that does
 // not answer in time may have taken it too; the next attempt will tell.
 func (r *Reaper) send(ctx context.Context, u postgres.Unheard) error {
-	sink, direct := r.Direct[Sink{u.Type, u.Channel}]
-	if !direct {
-		sink, direct = r.Direct[Sink{Type: u.Type}]
+	sinks := r.Direct[Sink{u.Type, u.Channel}]
+	if len(sinks) == 0 {
+		sinks = r.Direct[Sink{Type: u.Type}]
 	}
+	direct := len(sinks) > 0
 	if !direct || u.Attempts < deaf {
 		err := r.Poster.Post(ctx, r.Poster.Broker(), u.Event)
 		if err == nil || !direct || late(err) {
@@ -134,10 +144,13 @@ func (r *Reaper) send(ctx context.Context, u postgres.Unheard) error {
 		r.Log.Warn("the broker did not take an event; its subscriber gets it directly", "event", u.ID, "type", string(u.Type), "session", string(u.Session), "err", err)
 	}
 	r.metrics.direct.WithLabelValues(string(u.Type)).Inc()
-	if err := r.Poster.Post(ctx, sink, u.Event); !late(err) {
-		return err
+	var failures error
+	for _, sink := range sinks {
+		if err := r.Poster.Post(ctx, sink, u.Event); !late(err) {
+			failures = errors.Join(failures, err)
+		}
 	}
-	return nil
+	return failures
 }
 
 func late(err error) bool { return errors.Is(err, context.DeadlineExceeded) }

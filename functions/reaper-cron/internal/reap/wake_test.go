@@ -18,7 +18,7 @@ import (
 func (w *world) direct() *listener {
 	w.t.Helper()
 	sink := listen(w.t)
-	w.options.Direct = map[reap.Sink]string{{Type: event.SessionDue}: sink.URL, {Type: event.MessageReceived}: sink.URL}
+	w.options.Direct = map[reap.Sink][]string{{Type: event.SessionDue}: {sink.URL}, {Type: event.MessageReceived}: {sink.URL}}
 	return sink
 }
 
@@ -238,7 +238,7 @@ func TestStatusesThatAreBehindAreFreshenedByOneWake(t *testing.T) {
 		t.Fatalf("nothing is behind: %+v", got)
 	}
 	sink := listen(t)
-	w.options.Direct = map[reap.Sink]string{{Type: event.SessionChanged}: sink.URL}
+	w.options.Direct = map[reap.Sink][]string{{Type: event.SessionChanged}: {sink.URL}}
 	w.session("ses_1", `updated_at = now()`)
 	w.sql(`INSERT INTO sessions (session_id, agent_name, channel, account, chat, state) VALUES ('ses_2', 'other', 'WEBHOOK', 'o', 'c', 'RUNNING')`)
 	if got := w.pass()["agent_status"]; got != (postgres.Finding{Found: 2, Done: 2}) {

@@ -84,7 +84,7 @@ func TestRetries(t *testing.T) {
 		"get, refused": {func(w http.ResponseWriter) { problem(w, 404, `{"detail":"no"}`) }, whoAmI, 1},
 		"get, broken":  {func(w http.ResponseWriter) { w.WriteHeader(500) }, whoAmI, 1},
 		"create with a key, cut off": {cut, func(ctx context.Context, c *Client) error {
-			_, err := c.Start(ctx, "a", "text", "")
+			_, err := c.Start(ctx, "a", "text", "", nil)
 			return err
 		}, 3},
 		"update, cut off": {cut, update(false), 1},

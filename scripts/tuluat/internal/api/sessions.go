@@ -35,10 +35,14 @@ type Accepted struct {
 }
 
 // Start says text to an agent in a chat of its own, or in the one named chat.
-func (c *Client) Start(ctx context.Context, agent, text, chat string) (Item[Accepted], error) {
-	body := map[string]string{"agent": agent, "text": text}
+// temporal, unless it is nil, is the Temporal workflow that is told of approvals.
+func (c *Client) Start(ctx context.Context, agent, text, chat string, temporal *harness.TemporalLink) (Item[Accepted], error) {
+	body := map[string]any{"agent": agent, "text": text}
 	if chat != "" {
 		body["chat"] = chat
+	}
+	if temporal != nil {
+		body["temporal"] = temporal
 	}
 	item, _, err := post[Accepted](ctx, c, path("sessions"), body, keyed(time.Now()))
 	return item, err

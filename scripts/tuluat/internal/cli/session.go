@@ -88,7 +88,7 @@ func newSessionShow(sys System) *cobra.Command {
 		s := item.View
 		return facts(sys.Stdout, "ID", string(s.ID), "Agent", string(s.Agent), "State", string(s.State), "Reason", s.Reason, "Node", s.CurrentNode, "Channel", string(s.Channel),
 			"Account", s.Account, "Chat", s.Chat, "Messages", fmt.Sprint(s.Messages), "Steps", fmt.Sprint(s.Steps), "Created", when(s.CreatedAt), "Updated", when(s.UpdatedAt),
-			"Ended", whenever(s.EndedAt), "Trace", s.TraceID)
+			"Ended", whenever(s.EndedAt), "Trace", s.TraceID, "Temporal", temporalText(s.Temporal))
 	})
 	return cmd
 }
@@ -97,15 +97,17 @@ func newSessionStart(sys System) *cobra.Command {
 	m := &manager{sys: sys}
 	t := talking{m: m}
 	var chat string
+	var link temporalFlags
 	cmd := &cobra.Command{
 		Use: "start AGENT TEXT...", Short: "Say something to an agent in a new session", Args: cobra.MinimumNArgs(2),
 		Example: "  tuluat session start python-coder 'What is 2^100?' --wait", ValidArgsFunction: first(m.objects(api.Agents)),
 	}
 	cmd.Flags().StringVar(&chat, "chat", "", "a name for the conversation: with one that is open, it goes on there")
+	link.flags(cmd)
 	t.flags(cmd)
 	cmd.RunE = m.run(func(ctx context.Context, args []string) error {
 		return t.run(ctx, "agent "+args[0], func() (api.Item[api.Accepted], error) {
-			return m.client.Start(ctx, args[0], strings.Join(args[1:], " "), chat)
+			return m.client.Start(ctx, args[0], strings.Join(args[1:], " "), chat, link.given())
 		})
 	})
 	return cmd

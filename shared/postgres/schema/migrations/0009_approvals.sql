@@ -191,6 +191,7 @@ BEGIN
                 jsonb_build_object('session', n.session_id), n.traceparent, now() + interval '30 seconds') ON CONFLICT (event_id) DO NOTHING;
         RETURN NEXT ('approval.decided:' || id, 'ai.tuluat.approval.decided.v1', n.session_id, n.agent_name, n.channel, '', n.traceparent)::announced;
     END IF;
+    PERFORM plan_signal(id); -- of a later migration of the same release
     FOR card IN SELECT r.message_id, r.session_id, m.channel_user_id FROM replies r JOIN messages m USING (message_id)
         WHERE r.approval_id = id AND r.kind = 'CARD' ORDER BY r.session_id LOOP
         RETURN QUERY SELECT * FROM tell(card.session_id, card.message_id || 'o', card.channel_user_id, approval_words(a), 'DECISION', '[]', id);

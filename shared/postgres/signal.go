@@ -1,0 +1,147 @@
+package postgres
+
+import (
+	"context"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+
+	"tuluat.ai/harness/shared/event"
+	"tuluat.ai/harness/shared/harness"
+)
+
+// SignalClaim is the end of one approval that a Temporal workflow is to be told,
+// with all that telling it needs. Whoever holds it writes with Token.
+type SignalClaim struct {
+	ID        harness.SignalID
+	Token     int64
+	Attempts  int    // this one included
+	Namespace string // empty: that of the function's configuration
+	Workflow  string
+	Run       string // that the session names; empty: whichever is the current one
+	Pinned    string // the run that an earlier attempt took for the current one; empty: none did
+
+	Approval   harness.ApprovalID
+	Session    harness.SessionID
+	Agent      harness.AgentName
+	Node       string // of a workflow of ours, that asked
+	State      harness.ApprovalState
+	DecidedBy  string
+	DecidedVia harness.Channel
+	Reason     string // in the words of whoever decided
+	DecidedAt  time.Time
+	Digest     string
+}
+
+// SignalOutcome is what one attempt came to.
+type SignalOutcome struct {
+	Sent    bool
+	Reason  string        // for people, when not Sent
+	Refused bool          // the answer was that it will never do; when it is believed, the signal is FAILED
+	Retry   time.Duration // otherwise: again after this
+}
+
+// refusalsBelieved is how long every answer must be a refusal until it is taken
+// for certain: a workflow may be a moment behind the session that names it, a
+// server may be failing over, and a right may be on its way.
+const refusalsBelieved = "5 minutes"
+
+// claimSignalSQL claims the oldest signal of session $1 that is due and free.
+const claimSignalSQL = `
+WITH claimed AS (
+    UPDATE signals g SET lease_owner = $2, lease_token = lease_token + 1, lease_until = now() + $3::interval, attempts = attempts + 1
+    WHERE signal_id = (SELECT signal_id FROM signals WHERE session_id = $1 AND state = 'PENDING' AND due_at <= now()
+        AND (lease_until IS NULL OR lease_until < now()) ORDER BY signal_id LIMIT 1 FOR UPDATE SKIP LOCKED)
+    RETURNING *
+), heard AS (
+    DELETE FROM outbox USING claimed WHERE subject = claimed.signal_id
+)
+SELECT c.signal_id, c.lease_token, c.attempts, c.namespace, c.workflow_id, c.run_id, c.pinned_run_id,
+       a.approval_id, c.session_id, a.agent_name, a.node_id, a.state, a.decided_by, a.decided_via, a.reason, a.decided_at, a.digest
+FROM claimed c JOIN approvals a USING (approval_id)`
+
+// ClaimSignal takes the lease of the session's oldest signal that is due.
+// ErrNothingDue: there is none, or others have them all.
+func (s *Store) ClaimSignal(ctx context.Context, session harness.SessionID, lease Lease) (*SignalClaim, error) {
+	found, err := list(ctx, s, claimSignalSQL, []any{session, lease.Owner, lease.For}, func(row pgx.CollectableRow) (*SignalClaim, error) {
+		c := &SignalClaim{}
+		err := row.Scan(&c.ID, &c.Token, &c.Attempts, &c.Namespace, &c.Workflow, &c.Run, &c.Pinned,
+			&c.Approval, &c.Session, &c.Agent, &c.Node, &c.State, &c.DecidedBy, &c.DecidedVia, &c.Reason, &c.DecidedAt, &c.Digest)
+		return c, err
+	})
+	if err == nil && len(found) == 0 {
+		err = ErrNothingDue
+	}
+	if err != nil {
+		return nil, err
+	}
+	return found[0], nil
+}
+
+// PinSignal commits to which run the signal is about to be sent, so that a repeat
+// goes to the same: only that one knows whether it has it. ErrLeaseLost: somebody
+// else has claimed it since, and it must not be sent.
+func (s *Store) PinSignal(ctx context.Context, c *SignalClaim, run string) error {
+	err := s.oneRow(ctx, `UPDATE signals SET pinned_run_id = $3 WHERE signal_id = $1 AND lease_token = $2 AND lease_owner IS NOT NULL`, c.ID, c.Token, run)
+	if err == nil {
+		c.Pinned = run
+	}
+	return err
+}
+
+// markSignalSQL ends claim $2 of signal $1. How it ended is told in the log of its
+// session, and so is the first of several refusals.
+const markSignalSQL = `
+WITH marked AS (
+    UPDATE signals g SET lease_owner = NULL, lease_until = NULL, reason = $4, due_at = now() + $6::interval,
+           refused_at = CASE WHEN $5 THEN COALESCE(o.refused_at, now()) END,
+           state = CASE WHEN $3 THEN 'SENT' WHEN $5 AND o.refused_at <= now() - interval '` + refusalsBelieved + `' THEN 'FAILED' ELSE 'PENDING' END,
+           ended_at = CASE WHEN $3 OR $5 AND o.refused_at <= now() - interval '` + refusalsBelieved + `' THEN now() END
+    FROM (SELECT signal_id, refused_at FROM signals WHERE signal_id = $1 FOR UPDATE) o
+    WHERE g.signal_id = o.signal_id AND g.lease_token = $2 AND g.lease_owner IS NOT NULL
+    RETURNING g.state, g.workflow_id, g.approval_id, g.session_id, $5 AND o.refused_at IS NULL AS refused_first
+)
+SELECT m.state, CASE WHEN m.state = 'SENT' THEN log_entry(a.agent_name, m.session_id, a.node_id, 'INFO', 'the Temporal workflow ' || m.workflow_id || ' was told that ' || a.title_state, '')
+                     WHEN m.state = 'FAILED' THEN log_entry(a.agent_name, m.session_id, a.node_id, 'ERROR', 'the Temporal workflow ' || m.workflow_id || ' is never told that ' || a.title_state || ': ' || $4, '')
+                     WHEN m.refused_first THEN log_entry(a.agent_name, m.session_id, a.node_id, 'WARN', 'the Temporal workflow ' || m.workflow_id || ' is not told yet that ' || a.title_state || ': ' || $4, '') END
+FROM marked m JOIN (SELECT approval_id, agent_name, node_id, 'approval ' || approval_id || ' is ' || state AS title_state FROM approvals) a USING (approval_id)`
+
+// MarkSignal writes what an attempt came to and ends the claim. It returns the
+// state of the signal from now on. ErrLeaseLost: somebody else has claimed it
+// since; nothing is written.
+func (s *Store) MarkSignal(ctx context.Context, c *SignalClaim, o SignalOutcome) (harness.SignalState, error) {
+	found, err := list(ctx, s, markSignalSQL, []any{c.ID, c.Token, o.Sent, cleanReason(o.Reason), o.Refused, o.Retry}, func(row pgx.CollectableRow) (state harness.SignalState, err error) {
+		return state, row.Scan(&state, nil)
+	})
+	if err == nil && len(found) == 0 {
+		err = ErrLeaseLost
+	}
+	if err != nil {
+		return "", err
+	}
+	return found[0], nil
+}
+
+// SignalsDue returns announcements of up to limit signals that are due, held by
+// nobody and not announced by an outbox row any more, which each gets again: a
+// backoff has passed, or a sender ended before it marked.
+func (s *Store) SignalsDue(ctx context.Context, limit int) ([]event.Event, error) {
+	return list(ctx, s, `WITH due AS (
+			SELECT g.*, n.agent_name, n.channel, n.traceparent FROM signals g JOIN sessions n USING (session_id)
+			WHERE g.state = 'PENDING' AND g.due_at <= now() AND (g.lease_until IS NULL OR g.lease_until < now())
+			  AND NOT EXISTS (SELECT 1 FROM outbox o WHERE o.subject = g.signal_id)
+			ORDER BY g.due_at LIMIT $1
+		), told AS (
+			INSERT INTO outbox (event_id, event_type, subject, session_id, agent_name, channel, payload, traceparent, due_at)
+			SELECT 'approval.decided:' || approval_id || ':signal', $2, signal_id, session_id, agent_name, channel,
+			       jsonb_build_object('session', session_id), traceparent, now() + interval '`+announceAgain+`'
+			FROM due ORDER BY signal_id ON CONFLICT (event_id) DO NOTHING
+		) SELECT approval_id, session_id, agent_name, channel, traceparent FROM due ORDER BY due_at`, []any{limit, event.ApprovalDecided},
+		func(row pgx.CollectableRow) (event.Event, error) {
+			e := event.Event{Type: event.ApprovalDecided}
+			var approval string
+			err := row.Scan(&approval, &e.Session, &e.Agent, &e.Channel, &e.TraceParent)
+			e.ID, e.Payload.Session = "approval.decided:"+approval+":signal", e.Session
+			return e, err
+		})
+}
