@@ -15,6 +15,7 @@ type AgentRow struct {
 	Sessions  int            // that have something to answer
 	Sandboxes int            // that count against the cap
 	Execution *LastExecution // nil: none yet
+	Halted    string         // why nobody works for it; empty: it is not halted
 	UpdatedAt time.Time      // when phase or reason changed last
 }
 
@@ -22,13 +23,13 @@ type AgentRow struct {
 // Deleted ones are left out.
 func (s *Store) AgentRows(ctx context.Context, names ...harness.AgentName) ([]AgentRow, error) {
 	return list(ctx, s, `
-		SELECT a.agent_name, a.phase, a.revision, a.reason, `+activeSQL+`, x.state, x.at, a.updated_at
+		SELECT a.agent_name, a.phase, a.revision, a.reason, `+activeSQL+`, x.state, x.at, `+haltSQL+`, a.updated_at
 		FROM agents a LEFT JOIN LATERAL (`+newestExecutionSQL+`) x ON true
 		WHERE a.phase <> 'DELETED' AND ($1::text[] IS NULL OR a.agent_name = ANY ($1)) ORDER BY a.agent_name`, []any{names}, func(row pgx.CollectableRow) (AgentRow, error) {
 		var v AgentRow
 		var state *harness.ExecutionState
 		var at *time.Time
-		err := row.Scan(&v.Name, &v.Phase, &v.Revision, &v.Reason, &v.Sessions, &v.Sandboxes, &state, &at, &v.UpdatedAt)
+		err := row.Scan(&v.Name, &v.Phase, &v.Revision, &v.Reason, &v.Sessions, &v.Sandboxes, &state, &at, &v.Halted, &v.UpdatedAt)
 		if state != nil {
 			v.Execution = &LastExecution{State: *state, At: *at}
 		}

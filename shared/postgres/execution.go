@@ -59,14 +59,15 @@ type ExecutionOutcome struct {
 
 const executionRequestedID = "execution.requested:"
 
-const claimExecutionSQL = `
+var claimExecutionSQL = `
 WITH claimed AS (
     UPDATE executions SET lease_owner = $2, lease_token = lease_token + 1, lease_until = now() + $3::interval, due_at = NULL, attempts = attempts + 1
     WHERE execution_id = $1 AND ended_at IS NULL AND (due_at <= now() OR lease_owner IS NOT NULL) AND (lease_until IS NULL OR lease_until < now())
+      AND NOT (state = 'PENDING' AND ` + haltedSQL("executions") + `)
     RETURNING *
 ), heard AS (
     DELETE FROM outbox o USING executions x WHERE o.subject = $1 AND x.execution_id = $1
-      AND (EXISTS (SELECT 1 FROM claimed) OR x.ended_at IS NOT NULL OR x.due_at IS NULL AND x.lease_owner IS NULL)
+      AND (EXISTS (SELECT 1 FROM claimed) OR x.ended_at IS NOT NULL OR x.due_at IS NULL AND x.lease_owner IS NULL OR x.state = 'PENDING' AND ` + haltedSQL("x") + `)
 )
 SELECT c.execution_id, c.session_id, c.agent_name, c.lease_token, c.attempts, c.state, c.command, c.spec, c.nonce, n.traceparent, c.sandbox_uid, c.cancelled_at IS NOT NULL,
        (SELECT COALESCE(max(start_byte + length(data)), 0) FROM execution_output o WHERE o.execution_id = c.execution_id AND o.stream = 'stdout'),
@@ -78,8 +79,8 @@ LEFT JOIN sandboxes s ON CASE WHEN c.state = 'RUNNING' THEN s.sandbox_id = c.san
 
 // ClaimExecution takes the execution's lease and reads what is needed, in one
 // round trip. The announcement is deleted also when there is nothing to do: an
-// execution that ended, or that waits for a sandbox. ErrNothingDue: that, or
-// somebody else has it.
+// execution that ended, that waits for a sandbox, or that must not begin while its
+// agent is halted. ErrNothingDue: that, or somebody else has it.
 func (s *Store) ClaimExecution(ctx context.Context, id harness.ExecutionID, lease Lease) (*ExecutionClaim, error) {
 	rows, err := s.pool.Query(ctx, claimExecutionSQL, id, lease.Owner, lease.For)
 	if err != nil {
@@ -116,7 +117,7 @@ func (s *Store) ExtendExecution(ctx context.Context, c *ExecutionClaim, lease Le
 
 // BeginExecution commits that the command runs in this sandbox and nowhere else:
 // before it is handed to it. began is false when the sandbox takes no commands
-// any more; AcquireSandbox finds another. ErrNothingDue: the execution was ended
+// any more, or the agent is halted; AcquireSandbox finds another place, or none. ErrNothingDue: the execution was ended
 // meanwhile; the sandbox is ready for others.
 func (s *Store) BeginExecution(ctx context.Context, c *ExecutionClaim, sandbox harness.SandboxID, uid string) (began bool, err error) {
 	b := &pgx.Batch{}
@@ -128,7 +129,7 @@ func (s *Store) BeginExecution(ctx context.Context, c *ExecutionClaim, sandbox h
 			SELECT sandbox_id, sandbox_uid FROM sandboxes WHERE sandbox_id = $2 AND sandbox_uid = $3 AND state = 'READY'
 		), begun AS (
 			UPDATE executions e SET state = 'RUNNING', started_at = now(), sandbox_id = r.sandbox_id, sandbox_uid = r.sandbox_uid, attempts = 0
-			FROM ready r WHERE e.execution_id = $1 AND e.state = 'PENDING' RETURNING 1
+			FROM ready r WHERE e.execution_id = $1 AND e.state = 'PENDING' AND NOT `+haltedSQL("e")+` RETURNING 1
 		) SELECT EXISTS (SELECT 1 FROM begun), ended_at IS NULL FROM executions WHERE execution_id = $1`, c.ID, sandbox, uid).
 		QueryRow(func(row pgx.Row) error { return row.Scan(&began, &open) })
 	if err := s.batch(ctx, b, nil); err != nil {
@@ -288,7 +289,7 @@ func (s *Store) ExecutionsDue(ctx context.Context, limit int) ([]event.Event, er
 	var events []event.Event
 	rows, err := s.pool.Query(ctx, `WITH due AS (
 			SELECT e.*, n.traceparent FROM executions e JOIN sessions n USING (session_id)
-			WHERE e.state IN ('PENDING', 'RUNNING') AND (CASE WHEN e.lease_owner IS NULL THEN e.due_at <= now() ELSE e.lease_until < now() END)
+			WHERE e.state IN ('PENDING', 'RUNNING') AND NOT (e.state = 'PENDING' AND `+haltedSQL("e")+`) AND (CASE WHEN e.lease_owner IS NULL THEN e.due_at <= now() ELSE e.lease_until < now() END)
 			  AND NOT EXISTS (SELECT 1 FROM outbox o WHERE o.subject = e.execution_id)
 			ORDER BY e.seq LIMIT $1
 		), told AS (
@@ -303,8 +304,8 @@ func (s *Store) ExecutionsDue(ctx context.Context, limit int) ([]event.Event, er
 	if err := collectRequested(&events)(rows); err != nil {
 		return nil, translate(err)
 	}
-	if rows, err = s.pool.Query(ctx, `SELECT DISTINCT agent_name FROM executions
-		WHERE state = 'PENDING' AND due_at IS NULL AND lease_owner IS NULL ORDER BY agent_name LIMIT $1`, limit); err != nil {
+	if rows, err = s.pool.Query(ctx, `SELECT DISTINCT agent_name FROM executions e
+		WHERE state = 'PENDING' AND due_at IS NULL AND lease_owner IS NULL AND NOT `+haltedSQL("e")+` ORDER BY agent_name LIMIT $1`, limit); err != nil {
 		return events, translate(err)
 	}
 	waiting, err := pgx.CollectRows(rows, pgx.RowTo[harness.AgentName])

@@ -9,11 +9,11 @@ import (
 	"tuluat.ai/harness/shared/harness/view"
 )
 
-const messageColumns = `m.message_id, m.session_id, m.seq, m.direction, m.state, m.channel_user_id, m.text, m.metadata, COALESCE(m.in_reply_to, ''), m.created_at`
+const messageColumns = `m.message_id, m.session_id, m.seq, m.direction, m.state, m.channel_user_id, m.text, m.metadata, COALESCE(m.in_reply_to, ''), m.author, m.created_at`
 
 func readMessage(row pgx.CollectableRow) (view.Message, error) {
 	var v view.Message
-	err := row.Scan(&v.ID, &v.Session, &v.Seq, &v.Direction, &v.State, &v.ChannelUserID, &v.Text, &v.Metadata, &v.InReplyTo, &v.CreatedAt)
+	err := row.Scan(&v.ID, &v.Session, &v.Seq, &v.Direction, &v.State, &v.ChannelUserID, &v.Text, &v.Metadata, &v.InReplyTo, &v.Author, &v.CreatedAt)
 	return v, err
 }
 

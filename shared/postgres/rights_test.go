@@ -151,6 +151,23 @@ func TestManagementAPIDoesItsWork(t *testing.T) {
 			_, _, err := s.DecideApproval(ctx, postgres.Decision{ID: "apr_1", State: harness.ApprovalRejected, By: "ann", Via: harness.ChannelAPI})
 			return err
 		},
+		"halt": func() error {
+			_, _, err := s.Halt(ctx, "", "ann", "x")
+			if err == nil {
+				_, _, err = s.Resume(ctx, "")
+			}
+			return err
+		},
+		"takeover": func() error {
+			_, err := s.PauseSession(ctx, second.Session, "ann")
+			if err == nil {
+				_, _, _, err = s.Reply(ctx, postgres.PersonReply{Session: second.Session, Text: "x", Author: "ann", Key: "k"})
+			}
+			if err == nil {
+				_, _, err = s.UnpauseSession(ctx, second.Session, "ann")
+			}
+			return err
+		},
 		"letters": func() error {
 			_, err := s.ListDeadLetters(ctx, postgres.DeadLetterFilter{}, view.Place{}, 9)
 			return err

@@ -73,7 +73,7 @@ func readSandbox(row pgx.CollectableRow) (SandboxRecord, error) {
 const lockAgentSQL = `SELECT 1 FROM agents WHERE agent_name = $1 FOR NO KEY UPDATE`
 
 // placementSQL says for every PENDING execution of agent $1 what it may do now.
-// It must run under the agent's lock.
+// It must run under the agent's lock. While the agent is halted they all wait.
 //
 //	live   sandboxes that count against the cap
 //	line   PENDING executions with their session's own sandbox; only the first
@@ -103,6 +103,7 @@ WITH live AS (
     FROM line f WHERE f.nth = 1 AND f.sandbox_id IS NULL
 ), place AS (
     SELECT l.execution_id, COALESCE(l.sandbox_id, s.victims[1]) AS sandbox_id, CASE
+        WHEN EXISTS (SELECT 1 FROM switches WHERE halted_at IS NOT NULL) OR (SELECT halted_at FROM agents WHERE agent_name = $1) IS NOT NULL THEN 'WAIT'
         WHEN l.nth > 1 OR l.busy THEN 'WAIT'
         WHEN l.old THEN 'REPLACE'
         WHEN l.state = 'READY' THEN 'RUN'

@@ -109,7 +109,7 @@ const OutputWindow = 8 << 10
 // grow with the age of its conversation.
 const historyTurns = 30
 
-const claimSessionSQL = `
+var claimSessionSQL = `
 WITH claimed AS (
     UPDATE sessions SET lease_owner = $2, lease_token = lease_token + 1, lease_until = now() + $3::interval,
            due_at = NULL, attempts = attempts + 1, updated_at = now(),
@@ -117,7 +117,7 @@ WITH claimed AS (
                WHEN attempts > 0 AND turn_started_at >= (SELECT created_at FROM messages WHERE session_id = $1 AND state = 'PENDING' ORDER BY seq LIMIT 1) THEN turn_started_at
                ELSE now() END
     WHERE session_id = $1 AND (due_at <= now() OR lease_owner IS NOT NULL) AND (lease_until IS NULL OR lease_until < now())
-      AND (retry_at IS NULL OR retry_at <= now())
+      AND (retry_at IS NULL OR retry_at <= now()) AND NOT ` + heldSQL("sessions") + `
     RETURNING *
 ), heard AS (
     DELETE FROM outbox USING claimed WHERE outbox.subject = claimed.session_id
@@ -156,7 +156,7 @@ func windowSQL(stream string) string {
 }
 
 // ClaimSession takes the session's lease and reads what a step needs, in one
-// round trip. ErrNothingDue: somebody else has it, or nothing is due.
+// round trip. ErrNothingDue: somebody else has it, it is held, or nothing is due.
 func (s *Store) ClaimSession(ctx context.Context, id harness.SessionID, lease Lease) (*Claim, error) {
 	b := &pgx.Batch{}
 	b.Queue(claimSessionSQL, id, lease.Owner, lease.For)
@@ -342,22 +342,29 @@ func (s *Store) ExtendSession(ctx context.Context, id harness.SessionID, token i
 
 // DueIn returns how long it is until the session is due, negative when it is
 // already. ok is false when it is not due at any time, when somebody works on
-// it, or when it waits because a model or a limit said so.
+// it, or when it waits because a model or a limit said so. ErrHeld: it is held,
+// due or not.
 func (s *Store) DueIn(ctx context.Context, id harness.SessionID) (in time.Duration, ok bool, err error) {
-	var seconds float64
-	err = s.pool.QueryRow(ctx, `SELECT extract(epoch FROM due_at - now())::float8 FROM sessions
-		WHERE session_id = $1 AND due_at IS NOT NULL AND (lease_until IS NULL OR lease_until < now()) AND (retry_at IS NULL OR retry_at <= now())`, id).Scan(&seconds)
-	if err = translate(err); harness.KindOf(err) == harness.NotFound {
+	var held bool
+	var seconds *float64
+	err = s.pool.QueryRow(ctx, `SELECT `+heldSQL("s")+`, CASE WHEN (lease_until IS NULL OR lease_until < now()) AND (retry_at IS NULL OR retry_at <= now())
+			THEN extract(epoch FROM due_at - now())::float8 END FROM sessions s WHERE session_id = $1`, id).Scan(&held, &seconds)
+	switch err = translate(err); {
+	case harness.KindOf(err) == harness.NotFound:
 		return 0, false, nil
+	case err == nil && held:
+		return 0, false, ErrHeld
+	case err != nil || seconds == nil:
+		return 0, false, err
 	}
-	return time.Duration(seconds * float64(time.Second)), err == nil, err
+	return time.Duration(*seconds * float64(time.Second)), true, nil
 }
 
-// DueSessions returns wakes for up to limit sessions of an agent that are due
-// and that nobody works on.
+// DueSessions returns wakes for up to limit sessions of an agent that are due,
+// not held, and that nobody works on.
 func (s *Store) DueSessions(ctx context.Context, agent harness.AgentName, limit int) ([]event.Event, error) {
-	rows, err := s.pool.Query(ctx, `SELECT session_id, lease_token FROM sessions
-		WHERE agent_name = $1 AND due_at <= now() AND (lease_until IS NULL OR lease_until < now()) AND (retry_at IS NULL OR retry_at <= now())
+	rows, err := s.pool.Query(ctx, `SELECT session_id, lease_token FROM sessions s
+		WHERE agent_name = $1 AND due_at <= now() AND (lease_until IS NULL OR lease_until < now()) AND (retry_at IS NULL OR retry_at <= now()) AND NOT `+heldSQL("s")+`
 		ORDER BY session_id LIMIT $2`, agent, limit)
 	if err != nil {
 		return nil, translate(err)

@@ -22,13 +22,13 @@ type SessionFilter struct {
 }
 
 const sessionColumns = `s.session_id, s.agent_name, s.channel, s.account, s.chat, s.state, s.reason, s.message_seq, s.step_seq,
-	s.created_at, s.updated_at, s.ended_at, s.traceparent, s.temporal`
+	s.created_at, s.updated_at, s.ended_at, s.paused_at, s.paused_by, s.traceparent, s.temporal`
 
 func readSession(row pgx.CollectableRow) (view.Session, error) {
 	var v view.Session
 	var traceparent string
 	err := row.Scan(&v.ID, &v.Agent, &v.Channel, &v.Account, &v.Chat, &v.State, &v.Reason, &v.Messages, &v.Steps,
-		&v.CreatedAt, &v.UpdatedAt, &v.EndedAt, &traceparent, &v.Temporal)
+		&v.CreatedAt, &v.UpdatedAt, &v.EndedAt, &v.PausedAt, &v.PausedBy, &traceparent, &v.Temporal)
 	if parts := strings.Split(traceparent, "-"); len(parts) == 4 { // W3C: version, trace id, parent, flags
 		v.TraceID = parts[1]
 	}

@@ -18,6 +18,7 @@ type Standing struct {
 	Sessions   int            // that have something to answer
 	Sandboxes  int            // that count against the cap
 	Execution  *LastExecution // nil: none yet
+	Halted     string         // why nobody works for it, in words; empty: it is not halted
 	Sandbox    *LastSandbox   // of the revision's sandbox spec; nil: none was needed yet
 	Checks     []harness.SecretCheck
 
@@ -53,6 +54,11 @@ const activeSQL = `(SELECT count(*) FROM sessions s WHERE s.agent_name = a.agent
                AND s.state IN ('PENDING', 'RUNNING', 'AWAITING_APPROVAL', 'AWAITING_EXECUTION')) AS sessions,
            (SELECT count(*) FROM sandboxes s WHERE s.agent_name = a.agent_name AND s.state <> 'GONE') AS sandboxes`
 
+// haltSQL says who halted agent a, or the whole install, and why; empty where
+// nobody did.
+const haltSQL = `COALESCE((SELECT 'the whole install is stopped by ' || w.halted_by || ': ' || w.halt_reason FROM switches w WHERE w.halted_at IS NOT NULL),
+               CASE WHEN a.halted_at IS NOT NULL THEN 'stopped by ' || a.halted_by || ': ' || a.halt_reason END, '')`
+
 // newestExecutionSQL is the command that agent a asked for last.
 const newestExecutionSQL = `SELECT e.state, COALESCE(e.started_at, e.created_at) AS at FROM executions e WHERE e.agent_name = a.agent_name ORDER BY e.execution_id DESC LIMIT 1`
 
@@ -65,7 +71,8 @@ FROM (
            ` + activeSQL + `,
            x.state AS execution_state, x.at AS execution_at, b.came_up, b.reason AS sandbox_reason, b.message AS sandbox_message,
            (SELECT COALESCE(jsonb_agg(jsonb_build_array(c.secret_name, c.secret_key, c.state, c.reason) ORDER BY c.function_name, c.secret_name, c.secret_key), '[]')
-               FROM secret_checks c WHERE c.agent_name = a.agent_name) AS checks
+               FROM secret_checks c WHERE c.agent_name = a.agent_name) AS checks,
+           ` + haltSQL + ` AS halted
     FROM agents a
     LEFT JOIN LATERAL (` + newestExecutionSQL + `) x ON true
     LEFT JOIN LATERAL (SELECT s.sandbox_uid <> '' AS came_up, s.reason, s.message FROM sandboxes s
@@ -77,7 +84,7 @@ FROM (
 // or all of them. Deleted ones are left out.
 func (s *Store) Standings(ctx context.Context, names ...harness.AgentName) ([]Standing, error) {
 	rows, err := s.pool.Query(ctx, `SELECT f.agent_name, f.phase, f.revision, f.reason, f.generation, f.sessions, f.sandboxes, f.execution_state, f.execution_at,
-			f.came_up, f.sandbox_reason, f.sandbox_message, f.checks, COALESCE(f.written, ''), f.age, f.digest, r.spec
+			f.came_up, f.sandbox_reason, f.sandbox_message, f.checks, f.halted, COALESCE(f.written, ''), f.age, f.digest, r.spec
 		FROM (`+standingSQL+`) f LEFT JOIN agent_revisions r ON r.agent_name = f.agent_name AND r.revision = f.revision
 		WHERE $1::text[] IS NULL OR f.agent_name = ANY ($1) ORDER BY f.agent_name`, names)
 	if err != nil {
@@ -96,7 +103,7 @@ func readStanding(row pgx.CollectableRow) (Standing, error) {
 	var checks json.RawMessage
 	var age *float64
 	if err := row.Scan(&a.Name, &a.Phase, &a.Revision, &a.Reason, &a.Generation, &a.Sessions, &a.Sandboxes, &execution, &at,
-		&cameUp, &reason, &message, &checks, &a.Written, &age, &a.Digest, &a.Agent); err != nil {
+		&cameUp, &reason, &message, &checks, &a.Halted, &a.Written, &age, &a.Digest, &a.Agent); err != nil {
 		return a, err
 	}
 	if execution != nil {

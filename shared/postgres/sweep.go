@@ -88,7 +88,7 @@ func (s *Store) SessionsUnheard(ctx context.Context, limit int) ([]Unheard, erro
 			WHERE state NOT IN ('COMPLETED', 'CANCELLED') AND (due_at <= now() OR lease_owner IS NOT NULL)
 			  AND (lease_until IS NULL OR lease_until < now()) AND (retry_at IS NULL OR retry_at <= now())
 			  AND (lease_owner IS NOT NULL OR retry_at IS NOT NULL OR due_at < now() - `+announceSession+`)
-			  AND (announced_at IS NULL OR announced_at < now() - `+announceSession+`)
+			  AND (announced_at IS NULL OR announced_at < now() - `+announceSession+`) AND NOT `+heldSQL("sessions")+`
 			ORDER BY COALESCE(due_at, lease_until) LIMIT $1 FOR UPDATE SKIP LOCKED) due
 		WHERE s.session_id = due.session_id
 		RETURNING s.session_id, s.agent_name, s.channel, s.traceparent, s.lease_token, due.unheard`, limit)
@@ -204,7 +204,7 @@ func (s *Store) NextDue(ctx context.Context, within time.Duration) (time.Duratio
 			UNION ALL SELECT min(greatest(due_at, lease_until)) FROM signals WHERE state = 'PENDING' AND greatest(due_at, lease_until) > now()
 			UNION ALL SELECT min(due_at) FROM executions WHERE state IN ('PENDING', 'RUNNING') AND due_at > now()
 			UNION ALL SELECT min(greatest(due_at + CASE WHEN retry_at IS NULL THEN `+announceSession+` ELSE interval '0' END, retry_at, lease_until, announced_at + `+announceSession+`))
-				FROM sessions WHERE due_at IS NOT NULL AND state NOT IN ('COMPLETED', 'CANCELLED')
+				FROM sessions WHERE due_at IS NOT NULL AND state NOT IN ('COMPLETED', 'CANCELLED') AND NOT `+heldSQL("sessions")+`
 		) timers`).Scan(&seconds)
 	if err != nil || seconds == nil {
 		return 0, false, translate(err)

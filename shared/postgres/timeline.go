@@ -97,10 +97,10 @@ func (s *Store) tell(ctx context.Context, entries []view.Entry) error {
 		messages, err = pgx.CollectRows(rows, readMessage)
 		return err
 	})
-	b.Queue(`SELECT step_id, message_id, seq, text, model, input_tokens, output_tokens FROM steps WHERE step_id = ANY ($1)`, orEmpty(ids[view.EntryStep])).
+	b.Queue(`SELECT step_id, message_id, seq, text, author, model, input_tokens, output_tokens FROM steps WHERE step_id = ANY ($1)`, orEmpty(ids[view.EntryStep])).
 		Query(each(func(row pgx.CollectableRow) error {
 			v := &view.Step{}
-			err := row.Scan(&v.ID, &v.Message, &v.Seq, &v.Text, &v.Model, &v.InputTokens, &v.OutputTokens)
+			err := row.Scan(&v.ID, &v.Message, &v.Seq, &v.Text, &v.Author, &v.Model, &v.InputTokens, &v.OutputTokens)
 			if err == nil {
 				at[string(v.ID)].Step = v
 			}

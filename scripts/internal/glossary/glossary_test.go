@@ -37,6 +37,7 @@ var foreign = map[string]string{
 	"Routed":                              "a type of such conditions, in Kubernetes' spelling",
 	"SecretsAvailable":                    "the same",
 	"SandboxAvailable":                    "the same",
+	"Running":                             "the same",
 	"initContainer":                       "Kubernetes' word for how the runner comes into a Pod",
 	"imageVolume":                         "the same",
 	"scripts/tuluat/internal/probe":       "the wires of WhatsApp and Telegram",
@@ -102,6 +103,7 @@ var synonyms = []Synonym{
 // elsewhere are whole names in which a synonym means something else.
 var elsewhere = map[string]string{
 	"apiVersion":           "Kubernetes' own field",
+	"author":               "the person who answers through the API in an agent's place, who is no channel user",
 	"from":                 "the node that an edge of a workflow leaves",
 	"ERROR":                "a level of log entries",
 	"status":               "a member of RFC 9457 problems; in a trailer, the runner's whole word on an execution",

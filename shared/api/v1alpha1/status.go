@@ -83,6 +83,7 @@ const (
 	ConditionRouted    ConditionType = "Routed"           // every channel account is this agent's; else RouteConflict
 	ConditionSecrets   ConditionType = "SecretsAvailable" // every Secret it names exists, has the key and is labelled for it
 	ConditionSandboxes ConditionType = "SandboxAvailable" // its last sandbox came up
+	ConditionRunning   ConditionType = "Running"          // False: it, or the whole install, is halted; left out else
 )
 
 // ConditionStatus says whether a condition holds.

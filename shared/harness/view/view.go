@@ -26,9 +26,19 @@ type Session struct {
 	CreatedAt   time.Time            `json:"createdAt"`
 	UpdatedAt   time.Time            `json:"updatedAt"`
 	EndedAt     *time.Time           `json:"endedAt,omitempty"`
+	PausedAt    *time.Time           `json:"pausedAt,omitempty" doc:"since when a person has it instead of the agent"`
+	PausedBy    string               `json:"pausedBy,omitempty"`
 	TraceID     string               `json:"traceId,omitempty" doc:"of the trace of its newest message"`
 
 	Temporal *harness.TemporalLink `json:"temporal,omitempty" doc:"the Temporal workflow that is told of its approvals"`
+}
+
+// Halt says whether nobody works: for an agent, or for the whole install.
+type Halt struct {
+	Halted   bool       `json:"halted" doc:"no model is asked and no command begins; messages wait"`
+	HaltedAt *time.Time `json:"haltedAt,omitempty"`
+	HaltedBy string     `json:"haltedBy,omitempty"`
+	Reason   string     `json:"reason,omitempty" doc:"in the words of whoever halted it"`
 }
 
 // Message is one inbound or outbound text.
@@ -42,6 +52,7 @@ type Message struct {
 	Text          string               `json:"text"`
 	Metadata      json.RawMessage      `json:"metadata,omitempty" doc:"an object: what else the channel said, as it is stored"`
 	InReplyTo     harness.MessageID    `json:"inReplyTo,omitempty" doc:"of an answer: the message it answers"`
+	Author        string               `json:"author,omitempty" doc:"of an answer that a person gave in the agent's place: who"`
 	Parts         []ReplyPart          `json:"parts,omitempty" doc:"of an answer: how each part was sent"`
 	Attachments   []Attachment         `json:"attachments,omitempty"`
 	CreatedAt     time.Time            `json:"createdAt"`
@@ -96,6 +107,7 @@ type Step struct {
 	Message      harness.MessageID `json:"message" doc:"the message whose turn it belongs to"`
 	Seq          int64             `json:"seq"`
 	Text         string            `json:"text"`
+	Author       string            `json:"author,omitempty" doc:"the person who answered in the agent's place"`
 	Model        string            `json:"model"`
 	InputTokens  int64             `json:"inputTokens"`
 	OutputTokens int64             `json:"outputTokens"`

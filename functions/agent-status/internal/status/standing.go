@@ -24,6 +24,7 @@ const (
 	reasonCameUp        = "CameUp"
 	reasonNoCommand     = "CommandNotStarted"
 	reasonReady         = "Ready"
+	reasonHalted        = "Halted"
 	reasonNotYet        = "NotInThisRelease"
 )
 
@@ -31,7 +32,7 @@ const (
 // are the conditions that the resource shows now: one whose status stays keeps
 // its time. It is pure.
 func statusOf(s postgres.Standing, before []v1alpha1.Condition, now time.Time) v1alpha1.Status {
-	conditions := slices.Concat(accepted(s), routed(s), secrets(s), sandboxes(s))
+	conditions := slices.Concat(accepted(s), routed(s), secrets(s), sandboxes(s), running(s))
 	status := v1alpha1.Status{
 		Phase: s.Phase, ObservedGeneration: s.Generation, Revision: s.Revision, ActiveSessions: s.Sessions, ActiveSandboxes: s.Sandboxes,
 		Conditions: append([]v1alpha1.Condition{ready(conditions)}, conditions...),
@@ -112,6 +113,14 @@ func routed(s postgres.Standing) []v1alpha1.Condition {
 		return nil
 	}
 	return []v1alpha1.Condition{condition(v1alpha1.ConditionRouted, v1alpha1.ConditionTrue, reasonRouted, "")}
+}
+
+// running says that the kill switch is thrown, and nothing while it is not.
+func running(s postgres.Standing) []v1alpha1.Condition {
+	if s.Halted == "" {
+		return nil
+	}
+	return []v1alpha1.Condition{condition(v1alpha1.ConditionRunning, v1alpha1.ConditionFalse, reasonHalted, s.Halted)}
 }
 
 // secretRefs are the Secrets that the revision in use names, each once.

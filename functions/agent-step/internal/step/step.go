@@ -31,6 +31,7 @@ type Store interface {
 	CommitStep(ctx context.Context, c postgres.StepCommit) ([]event.Event, error)
 	Granted(ctx context.Context, agent harness.AgentName, session harness.SessionID, digests []string) (map[string]bool, error)
 	DueIn(ctx context.Context, id harness.SessionID) (in time.Duration, ok bool, err error)
+	HoldSession(ctx context.Context, id harness.SessionID, text string) ([]event.Event, error)
 	DueSessions(ctx context.Context, agent harness.AgentName, limit int) ([]event.Event, error)
 }
 
@@ -98,6 +99,9 @@ func (s *Stepper) claim(ctx context.Context, id harness.SessionID) (*postgres.Cl
 		return claim, err
 	}
 	in, ok, err := s.Store.DueIn(ctx, id)
+	if errors.Is(err, postgres.ErrHeld) {
+		return nil, s.hold(ctx, id)
+	}
 	if err != nil {
 		return nil, err
 	}
@@ -112,6 +116,20 @@ func (s *Stepper) claim(ctx context.Context, id harness.SessionID) (*postgres.Cl
 		return nil, postgres.ErrNothingDue
 	}
 	return s.Store.ClaimSession(ctx, id, s.Lease)
+}
+
+// halted is what a person is told who waits for an agent that is halted.
+const halted = "This agent has been stopped by its operator. Your message waits, and is answered when the agent goes on."
+
+// hold leaves a session alone that is held, and tells whoever waits for it why
+// nothing comes.
+func (s *Stepper) hold(ctx context.Context, id harness.SessionID) error {
+	events, err := s.Store.HoldSession(ctx, id, halted)
+	if err != nil {
+		return err
+	}
+	s.Publish(ctx, events...)
+	return postgres.ErrNothingDue
 }
 
 // work decides and, where the decision is to ask the model, asks it once while

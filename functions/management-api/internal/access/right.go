@@ -22,6 +22,9 @@ const (
 	Exec   = "exec"   // of sandboxes: run a command
 	Replay = "replay" // of deadletters
 	Cancel = "cancel" // of sessions
+	Halt   = "halt"   // of aiagents: the kill switch, and, of all of them, that of the install
+
+	Takeover = "takeover" // of sessions: answer in the agent's place
 )
 
 // Resources of a Right.

@@ -27,7 +27,8 @@ func roleRights(role string) []grant {
 	}
 	operator := append(slices.Clone(viewer),
 		grant{[]string{AgentFeatures}, []string{Patch}},
-		grant{[]string{Sessions}, []string{Create, Update, Cancel}},
+		grant{[]string{Agents}, []string{Halt}},
+		grant{[]string{Sessions}, []string{Create, Update, Cancel, Takeover}},
 		grant{[]string{Sandboxes}, []string{Delete, Exec}},
 		grant{[]string{DeadLetters}, []string{Replay, Delete}},
 	)

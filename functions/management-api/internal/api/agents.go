@@ -262,5 +262,12 @@ func statusOf(row postgres.AgentRow) v1alpha1.Status {
 		routed.Type = v1alpha1.ConditionRouted
 		s.Conditions = append(s.Conditions, routed)
 	}
+	if row.Halted != "" {
+		halted := v1alpha1.Condition{Type: v1alpha1.ConditionRunning, Status: v1alpha1.ConditionFalse, Reason: "Halted", Message: row.Halted, LastTransitionTime: row.UpdatedAt.UTC()}
+		if s.Conditions = append(s.Conditions, halted); s.Phase == harness.AgentReady {
+			s.Phase = harness.AgentDegraded
+			s.Conditions[0].Status, s.Conditions[0].Reason, s.Conditions[0].Message = halted.Status, halted.Reason, halted.Message
+		}
+	}
 	return s
 }

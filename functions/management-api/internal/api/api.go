@@ -27,7 +27,9 @@ import (
 // Store is what the API reads and changes of the rows.
 type Store interface {
 	agentStore
+	haltStore
 	sessionStore
+	takeoverStore
 	streamStore
 	approvalStore
 	sandboxStore
@@ -115,7 +117,9 @@ func build(mux *http.ServeMux, o Options) *api {
 	})
 	a.registerAgents()
 	a.registerWorkflows()
+	a.registerHalts()
 	a.registerSessions()
+	a.registerTakeovers()
 	a.registerEvents()
 	a.registerApprovals()
 	a.registerSandboxes()

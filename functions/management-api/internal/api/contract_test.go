@@ -33,6 +33,7 @@ type valid struct {
 // rows is what the operations are about.
 type rows struct {
 	session, ended, single, two harness.SessionID
+	free, paused, taken         harness.SessionID
 	approval                    harness.ApprovalID
 	sandbox, dying              harness.SandboxID
 	execution                   harness.ExecutionID
@@ -52,6 +53,9 @@ func (w *world) rows() rows {
 	w.asked(r.single)
 	w.asked(r.two)
 	r.approval = w.asked(r.two)
+	r.free, r.paused, r.taken = w.say("coder", "a person, please").Session, w.say("coder", "somebody?").Session, w.say("coder", "who is there?").Session
+	w.Exec(`UPDATE sessions SET paused_at = now(), paused_by = 'ben' WHERE session_id IN ($1, $2)`, r.paused, r.taken)
+	w.Exec(`UPDATE agents SET halted_at = now(), halted_by = 'ben', halt_reason = 'why' WHERE agent_name = 'halted'`)
 	dying := w.say("switched", "work").Session
 	_, e = w.command(dying, "sleep 9")
 	r.dying = e.Sandbox.ID
@@ -94,6 +98,9 @@ func (r rows) cases() map[string]valid {
 		"send-session-message":  {path: id(r.session), body: `{"text":"and to twenty"}`, says: []event.Type{event.MessageReceived}},
 		"list-session-timeline": {path: id(r.session)},
 		"watch-session":         {path: id(r.session), query: "follow=false"},
+		"pause-session":         {path: id(r.free)},
+		"reply-in-session":      {path: id(r.paused), body: `{"text":"let me see"}`},
+		"resume-session":        {path: id(r.taken), says: []event.Type{event.SessionDue}},
 		"cancel-session":        {path: id(r.ended), says: []event.Type{event.SessionChanged, event.ExecutionRequested}},
 		"approve-session":       {path: id(r.single), body: `{"reason":"fine"}`, says: []event.Type{event.ApprovalDecided}},
 
@@ -119,6 +126,13 @@ func (r rows) cases() map[string]valid {
 		"list-audit":          {query: "actor=admin&limit=200"},
 		"whoami":              {},
 		"version":             {},
+
+		"get-agent-halt": {path: name("coder")},
+		"halt-agent":     {path: name("broken"), body: `{"reason":"it loops"}`},
+		"resume-agent":   {path: name("halted")},
+		"get-halt":       {},
+		"halt":           {body: `{"reason":"audit"}`},
+		"resume":         {says: append([]event.Type{event.ExecutionRequested}, slices.Repeat([]event.Type{event.SessionDue}, 7)...)}, // whatever waits by now
 	}
 }
 

@@ -30,7 +30,7 @@ func named(verb, resource, parameter string) access.Right {
 // Operations returns all of them: the mux, the document and the table of roles
 // are made from it.
 func Operations() []Operation {
-	all := slices.Concat(resourceOperations(), sessionOperations(), approvalOperations(), sandboxOperations(), recordOperations())
+	all := slices.Concat(resourceOperations(), sessionOperations(), takeoverOperations(), approvalOperations(), sandboxOperations(), recordOperations(), haltOperations())
 	for i, o := range all {
 		all[i].Path = prefix + o.Path
 		if o.Status == 0 {
@@ -66,6 +66,34 @@ func resourceOperations() []Operation {
 		{ID: "get-workflow", Method: http.MethodGet, Path: "/workflows/{name}", Summary: "Get a workflow", Right: named(access.Get, workflows, "name")},
 		{ID: "replace-workflow", Method: http.MethodPut, Path: "/workflows/{name}", Summary: "Replace a workflow", Right: named(access.Update, workflows, "name"), Notes: matchNotes + " " + dryRunNotes},
 		{ID: "delete-workflow", Method: http.MethodDelete, Path: "/workflows/{name}", Summary: "Delete a workflow", Right: named(access.Delete, workflows, "name"), Status: http.StatusNoContent, Notes: matchNotes},
+	}
+}
+
+func haltOperations() []Operation {
+	agents := access.Agents
+	const notes = "No model is asked and no command begins; those that run are ended. Messages wait, and whoever waits in a chat is told so once."
+	return []Operation{
+		{ID: "get-agent-halt", Method: http.MethodGet, Path: "/agents/{name}/halt", Summary: "Say whether an agent is halted", Right: named(access.Get, agents, "name")},
+		{ID: "halt-agent", Method: http.MethodPut, Path: "/agents/{name}/halt", Summary: "Halt an agent", Right: named(access.Halt, agents, "name"), Notes: notes},
+		{ID: "resume-agent", Method: http.MethodDelete, Path: "/agents/{name}/halt", Summary: "Let an agent that is halted go on", Right: named(access.Halt, agents, "name"), Status: http.StatusNoContent},
+		{ID: "get-halt", Method: http.MethodGet, Path: "/halt", Summary: "Say whether the whole install is halted", Right: right(access.List, agents)},
+		{ID: "halt", Method: http.MethodPut, Path: "/halt", Summary: "Halt the whole install", Right: right(access.Halt, agents), Notes: notes},
+		{ID: "resume", Method: http.MethodDelete, Path: "/halt", Summary: "Let the install go on", Right: right(access.Halt, agents), Status: http.StatusNoContent, Notes: "Agents that are halted themselves stay so."},
+	}
+}
+
+func takeoverOperations() []Operation {
+	takeover := named(access.Takeover, access.Sessions, "id")
+	return []Operation{
+		{
+			ID: "pause-session", Method: http.MethodPost, Path: "/sessions/{id}/pause", Summary: "Take a session over from its agent", Right: takeover,
+			Notes: "The agent keeps out of it until it is resumed: an answer that it was about to give is not given, and messages wait. A command that runs goes on.",
+		},
+		{
+			ID: "reply-in-session", Method: http.MethodPost, Path: "/sessions/{id}/reply", Summary: "Answer in the agent's place in a session that is taken over", Right: takeover,
+			Notes: "It answers every message that waits. What the agent had begun is given up, and it takes the answer for one of its own. " + retryNotes,
+		},
+		{ID: "resume-session", Method: http.MethodPost, Path: "/sessions/{id}/resume", Summary: "Hand a session back to its agent", Right: takeover},
 	}
 }
 

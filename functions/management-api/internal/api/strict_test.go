@@ -78,7 +78,7 @@ func TestWritesOutliveTheirClients(t *testing.T) {
 	w.start("127.0.0.1:0", func(o *api.Options) { h.Access, o.Access = o.Access, h })
 	writes, events := 0, 0
 	for _, o := range api.Operations() {
-		if o.Method == http.MethodGet {
+		if o.Method == http.MethodGet || o.ID == "resume" { // nobody waits for halt, without which it does nothing
 			continue
 		}
 		v := cases[o.ID]

@@ -93,7 +93,7 @@ func newWorld(t *testing.T) *world {
 		w.file(name+".yaml", fmt.Sprintf(agentYAML, name))
 	}
 	w.file("flows.yaml", fmt.Sprintf(workflowYAML, "release")+"---\n"+fmt.Sprintf(workflowYAML, "spare"))
-	texts := []postgres.AgentText{{Name: "broken", Reason: "spec.harness.type is wrong"}}
+	texts := []postgres.AgentText{{Name: "broken", Reason: "spec.harness.type is wrong"}, {Name: "halted", Reason: "the same"}}
 	for _, name := range []harness.AgentName{"coder", "spare", "switched"} {
 		texts = append(texts, postgres.AgentText{Name: name, Agent: &harness.Agent{Name: name, Harness: harness.HarnessSpec{
 			Enabled: true, Type: harness.HarnessCode, Sandbox: harness.DefaultSandbox(), MaxSandboxes: 1,

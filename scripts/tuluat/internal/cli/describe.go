@@ -28,6 +28,9 @@ func newDescribe(sys System) *cobra.Command {
 				return &aboutError{kind.Noun + " " + args[0], err}
 			}
 			d := &description{m: m, o: item.View}
+			if kind == api.Agents {
+				d.halted = m.halted(ctx, args[0])
+			}
 			if err := d.object(kind); err != nil || kind != api.Agents {
 				return err
 			}
@@ -39,8 +42,9 @@ func newDescribe(sys System) *cobra.Command {
 
 // description prints one object.
 type description struct {
-	m *manager
-	o api.Object
+	m      *manager
+	o      api.Object
+	halted string // why nothing is done for it
 }
 
 func (d *description) object(kind api.Kind) error {
@@ -61,7 +65,7 @@ func (d *description) object(kind api.Kind) error {
 	}
 	pairs := []string{
 		"Name", o.Metadata.Name, "Kind", o.Kind, "Namespace", o.Metadata.Namespace, "Created", when(o.Metadata.CreationTimestamp), "Description", short(spec.Description, 200),
-		"Labels", joined(o.Metadata.Labels), "Phase", phase, "Active sessions", strconv.Itoa(o.Status.ActiveSessions),
+		"Labels", joined(o.Metadata.Labels), "Phase", phase, "Stopped", d.halted, "Active sessions", strconv.Itoa(o.Status.ActiveSessions),
 	}
 	if kind == api.Agents {
 		pairs = append(pairs, "Active sandboxes", strconv.Itoa(o.Status.ActiveSandboxes), "Last execution", lastExecution(o),

@@ -136,7 +136,9 @@ func paragraph(w io.Writer, text string) {
 func printMessage(w io.Writer, agent string, m view.Message) {
 	who, what := m.ChannelUserID, ""
 	if m.Direction == harness.Outbound {
-		who = agent
+		if who = agent; m.Author != "" {
+			who = m.Author + ", for " + agent
+		}
 		var parts []string
 		for _, p := range m.Parts {
 			text := words(string(p.State))

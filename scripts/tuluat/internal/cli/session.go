@@ -26,7 +26,8 @@ var sessionStates = []harness.SessionState{
 
 func newSession(sys System) *cobra.Command {
 	return group(&cobra.Command{Use: "session", Aliases: []string{"sessions"}, Short: "Start, see and end conversations"},
-		newSessionList(sys), newSessionShow(sys), newSessionStart(sys), newSessionSend(sys), newSessionMessages(sys), newSessionTimeline(sys), newSessionCancel(sys))
+		newSessionList(sys), newSessionShow(sys), newSessionStart(sys), newSessionSend(sys), newSessionMessages(sys), newSessionTimeline(sys), newSessionCancel(sys),
+		newSessionPause(sys), newSessionReply(sys), newSessionResume(sys))
 }
 
 func newSessionList(sys System) *cobra.Command {
@@ -86,7 +87,7 @@ func newSessionShow(sys System) *cobra.Command {
 			return f.write(sys.Stdout, item)
 		}
 		s := item.View
-		return facts(sys.Stdout, "ID", string(s.ID), "Agent", string(s.Agent), "State", string(s.State), "Reason", s.Reason, "Node", s.CurrentNode, "Channel", string(s.Channel),
+		return facts(sys.Stdout, "ID", string(s.ID), "Agent", string(s.Agent), "State", string(s.State), "Reason", s.Reason, "Taken over", heldBy(s), "Node", s.CurrentNode, "Channel", string(s.Channel),
 			"Account", s.Account, "Chat", s.Chat, "Messages", fmt.Sprint(s.Messages), "Steps", fmt.Sprint(s.Steps), "Created", when(s.CreatedAt), "Updated", when(s.UpdatedAt),
 			"Ended", whenever(s.EndedAt), "Trace", s.TraceID, "Temporal", temporalText(s.Temporal))
 	})

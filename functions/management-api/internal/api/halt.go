@@ -1,0 +1,82 @@
+package api
+
+import (
+	"context"
+
+	"tuluat.ai/harness/functions/management-api/internal/access"
+	"tuluat.ai/harness/shared/event"
+	"tuluat.ai/harness/shared/harness"
+	"tuluat.ai/harness/shared/harness/view"
+)
+
+type haltStore interface {
+	GetHalt(ctx context.Context, agent harness.AgentName) (view.Halt, error)
+	Halt(ctx context.Context, agent harness.AgentName, by, reason string) (view.Halt, []event.Event, error)
+	Resume(ctx context.Context, agent harness.AgentName) (view.Halt, []event.Event, error)
+}
+
+type (
+	haltAgentInput struct {
+		NameInput
+		Body haltBody
+	}
+	haltInstallInput struct{ Body haltBody }
+	haltBody         struct {
+		Reason string `json:"reason" minLength:"1" maxLength:"1024" doc:"why, for people who look at it later; who waits in a chat is not told it"`
+	}
+	haltOutput struct{ Body view.Halt }
+)
+
+// install is what the audit calls the switch of the whole install.
+const install = "install"
+
+func (a *api) registerHalts() {
+	register(a, "get-agent-halt", func(ctx context.Context, in *NameInput) (*haltOutput, error) { return a.getHalt(ctx, in.Name) })
+	register(a, "halt-agent", func(ctx context.Context, in *haltAgentInput) (*haltOutput, error) {
+		return a.halt(ctx, in.Name, in.Body.Reason)
+	})
+	register(a, "resume-agent", func(ctx context.Context, in *NameInput) (*emptyOutput, error) { return nil, a.resume(ctx, in.Name) })
+	register(a, "get-halt", func(ctx context.Context, _ *noInput) (*haltOutput, error) { return a.getHalt(ctx, "") })
+	register(a, "halt", func(ctx context.Context, in *haltInstallInput) (*haltOutput, error) {
+		return a.halt(ctx, "", in.Body.Reason)
+	})
+	register(a, "resume", func(ctx context.Context, _ *noInput) (*emptyOutput, error) { return nil, a.resume(ctx, "") })
+}
+
+// getHalt shows the switch of an agent, or of the install where there is no name.
+func (a *api) getHalt(ctx context.Context, agent string) (*haltOutput, error) {
+	h, err := a.Store.GetHalt(ctx, harness.AgentName(agent))
+	return &haltOutput{h}, err
+}
+
+func (a *api) halt(ctx context.Context, agent, reason string) (*haltOutput, error) {
+	before, err := a.Store.GetHalt(ctx, harness.AgentName(agent))
+	if err != nil {
+		return nil, err
+	}
+	after, events, err := a.Store.Halt(ctx, harness.AgentName(agent), callerName(ctx), reason)
+	if err != nil {
+		return nil, err
+	}
+	a.Publish(ctx, events...)
+	a.audit(ctx, access.Right{Verb: access.Halt, Resource: access.Agents}, objectOf(agent), before, after)
+	return &haltOutput{after}, nil
+}
+
+// resume ends a halt. Where there is none, there is nothing to do.
+func (a *api) resume(ctx context.Context, agent string) error {
+	before, events, err := a.Store.Resume(ctx, harness.AgentName(agent))
+	if err != nil || !before.Halted {
+		return err
+	}
+	a.Publish(ctx, events...)
+	a.audit(ctx, access.Right{Verb: access.Halt, Resource: access.Agents}, objectOf(agent), before, view.Halt{})
+	return nil
+}
+
+func objectOf(agent string) string {
+	if agent == "" {
+		return install
+	}
+	return agent
+}
