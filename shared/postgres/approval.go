@@ -122,6 +122,9 @@ func (s *Store) DecideApproval(ctx context.Context, d Decision) (view.Approval, 
 	if err != nil {
 		return before, nil, err
 	}
+	if before.State != harness.ApprovalPending {
+		return before, nil, d.outcome(before, before)
+	}
 	if !mayDecide(before.Approvers, d) {
 		return before, nil, harness.Errorf(harness.Denied, "only %s may decide this", approverNames(before.Approvers))
 	}

@@ -105,8 +105,7 @@ type PersonReply struct {
 
 // personReplySQL answers what waits in session $1, which is taken over and locked,
 // by step $2 and message $3 with reply $4, text $5 and author $6, once per key $7.
-// Calls that are open get their one result, and no answer of a human is waited
-// for. It all hangs on row said: where there is none, nothing is written.
+// Calls that are open get their one result. It all hangs on row said: where there is none, nothing is written.
 const personReplySQL = `
 WITH asked AS (
     SELECT message_id, channel_user_id, state FROM messages WHERE session_id = $1 AND direction = 'INBOUND' ORDER BY seq DESC LIMIT 1
@@ -136,9 +135,6 @@ WITH asked AS (
 ), closed AS (
     UPDATE tool_calls t SET state = 'FAILED', result = 'Interrupted: a person answered instead of you; the outcome of this call is unknown.', ended_at = now()
     FROM said WHERE t.session_id = said.session_id AND t.state IN ('PENDING', 'RUNNING') RETURNING t.tool_call_id
-), undecided AS (
-    UPDATE approvals a SET state = 'CANCELLED', decided_by = $6, decided_via = 'API', reason = 'a person answered instead', decided_at = now()
-    FROM said WHERE a.session_id = said.session_id AND a.state = 'PENDING'
 ), waiting AS (
     UPDATE executions e SET state = 'CANCELLED', reason = 'a person answered instead', due_at = NULL, ended_at = now()
     FROM said WHERE e.session_id = said.session_id AND e.state = 'PENDING' AND e.cause = 'TOOL_CALL'
@@ -172,7 +168,7 @@ func (s *Store) Reply(ctx context.Context, r PersonReply) (view.Message, bool, [
 	did := false
 	b := &pgx.Batch{}
 	b.Queue(lockAgentSQL, session.Agent)
-	b.Queue(lockSessionSQL, r.Session)
+	b.Queue(`SELECT lock_chats($1, '{}', '{}')`, r.Session)
 	b.Queue(personReplySQL, r.Session, harness.NewStepID(s.now()), id, harness.NewReplyID(s.now()), text, author, r.Key, event.MessageReply).
 		Query(each(func(row pgx.CollectableRow) error {
 			did = true
@@ -183,6 +179,8 @@ func (s *Store) Reply(ctx context.Context, r PersonReply) (view.Message, bool, [
 			}
 			return err
 		}))
+	b.Queue(`SELECT e.* FROM messages m, LATERAL cancel_approvals(m.session_id, $2, 'a person answered instead') e WHERE m.message_id = $1`, id, author).
+		Query(collectAnnounced(&events))
 	b.Queue(cancelRunningSQL(`e.cause = 'TOOL_CALL' AND e.session_id = (SELECT m.session_id FROM messages m WHERE m.message_id = $1)`), id, event.ExecutionRequested).
 		Query(collectCancelled(&events))
 	wake(b, session.Agent, &events)
