@@ -8,6 +8,7 @@ import (
 
 	"tuluat.ai/harness/functions/agent-step/internal/model"
 	"tuluat.ai/harness/functions/agent-step/internal/step"
+	"tuluat.ai/harness/functions/agent-step/internal/workflow"
 	"tuluat.ai/harness/shared/event"
 	"tuluat.ai/harness/shared/function"
 	"tuluat.ai/harness/shared/postgres"
@@ -37,7 +38,7 @@ func build(_ context.Context, env function.Env) (*function.Function, error) {
 	}
 	env.OnExit(client.Close)
 	s := step.New(step.Options{
-		Store: store, Model: client, Publish: publisher.Publish, Log: env.Log, Secrets: cfg.secrets(),
+		Store: store, Model: client, Runs: workflow.New(workflow.Options{Store: store, Log: env.Log, Secrets: cfg.secrets(), Now: time.Now}), Publish: publisher.Publish, Log: env.Log, Secrets: cfg.secrets(),
 		Lease: postgres.Lease{Owner: env.Owner(), For: cfg.Lease}, ContextTokens: cfg.ContextTokens,
 	})
 	return &function.Function{Events: map[event.Type]function.EventFunc{

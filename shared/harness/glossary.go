@@ -18,7 +18,7 @@ type Word struct {
 // Glossary returns every word of the product. A test walks tables, columns,
 // closed sets, events and JSON keys and requires each to be here, once.
 func Glossary() []Word {
-	return slices.Concat(things(), placesAndPeople(), thinking(), commands(), standing(), resources(), channels(), blocks(), management(), approvalWords(), signals(), budgets(), eventTypes(), values())
+	return slices.Concat(things(), placesAndPeople(), thinking(), commands(), standing(), resources(), channels(), blocks(), management(), approvalWords(), signals(), budgets(), workflows(), eventTypes(), values())
 }
 
 // What the product is made of.
@@ -26,7 +26,7 @@ func things() []Word {
 	return []Word{
 		{Name: "agent", Meaning: "an AiAgent resource: model, prompt, harness, budget; where another thing refers to it, its name", Table: "agents", Column: "agent_name", Key: "agent", Value: "AGENT", Extension: "tuluatagent"},
 		{Name: "agentRevision", Meaning: "what an agent said at one time, validated; never changed", Table: "agent_revisions"},
-		{Name: "workflow", Meaning: "an AiWorkflow resource: nodes and edges"},
+		{Name: "workflow", Meaning: "an AiWorkflow resource: nodes and edges; where another thing refers to it, its name", Table: "workflows", Column: "workflow_name", Key: "workflow"},
 		{Name: "channel", Meaning: "a way people or systems reach an agent", Column: "channel", Key: "channel", Value: "CHANNEL", Extension: "tuluatchannel"},
 		{Name: "channelRoute", Meaning: "which agent an account belongs to, and who may talk to it there", Table: "channel_routes"},
 		{Name: "session", Meaning: "one conversation or one workflow run; serial: one step at a time; of a decision: it holds in this one", Table: "sessions", Column: "session_id", Key: "session", Value: "SESSION", Extension: "tuluatsession"},
@@ -300,7 +300,7 @@ func values() []Word {
 		{Name: "stdout", Meaning: "what a command prints", Value: "STDOUT"},
 		{Name: "stderr", Meaning: "what a command complains of", Value: "STDERR"},
 		{Name: "toolResult", Meaning: "a tool call got its result", Value: "TOOL_RESULT"},
-		{Name: "nodeVisit", Meaning: "a visit of a workflow node", Value: "NODE_VISIT"},
+		{Name: "nodeVisit", Meaning: "a visit of a workflow node by a run, as the cause of an execution", Value: "NODE_VISIT", Table: "node_visits"},
 		{Name: "api", Meaning: "a request to our API; where it listens", Key: "api", Value: "API"},
 		{Name: "whatsapp", Meaning: "WhatsApp", Key: "whatsapp", Value: "WHATSAPP"},
 		{Name: "telegram", Meaning: "Telegram", Key: "telegram", Value: "TELEGRAM"},

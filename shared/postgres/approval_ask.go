@@ -19,7 +19,7 @@ import (
 type NewApproval struct {
 	ID      harness.ApprovalID
 	Call    harness.ToolCallID // that waits for it; empty: Visit does, or the session itself
-	Visit   string             // of a workflow's node
+	Visit   harness.VisitID    // of a workflow's node
 	Node    string             // its id
 	Title   string             // what is asked, in one line
 	Subject harness.ApprovalSubject
@@ -77,26 +77,39 @@ func surfaces(approvers []harness.Approver) (channels, people []string) {
 // were locked by lockApprovals.
 func (w *stepWriter) approvals() {
 	for _, a := range w.c.Approvals {
-		claim := w.c.Claim
-		w.ask(a, claim.Session, claim.Origin)
+		asker{w.Batch, w.now, &w.announced}.ask(a, w.c.Claim)
+		w.tell("APPROVAL", string(a.ID))
 	}
 }
 
 // lockApprovals locks, before all else, every session that the step writes to.
 func (w *stepWriter) lockApprovals() {
-	var channels, people []string
-	for _, a := range w.c.Approvals {
-		c, p := surfaces(a.Terms.Approvers)
-		channels, people = append(channels, c...), append(people, p...)
-	}
 	if len(w.c.Approvals) > 0 || w.c.Claim.Asking() && len(w.c.Reply) > 0 {
-		channels, people = append(channels, ""), append(people, "") // the session's own chat
-		w.Queue(`SELECT lock_chats($1, $2, $3)`, w.c.Claim.ID, channels, people)
+		lockChats(w.Batch, w.c.Claim.ID, w.c.Approvals)
 	}
 }
 
-// ask writes approval a of session s, whose people are those of channel.
-func (w *stepWriter) ask(a NewApproval, s harness.Session, origin harness.Channel) {
+// lockChats locks session id, the conversation that its people are in, those that
+// hold cards of its open questions, and those that are to hold cards of asked.
+func lockChats(b *pgx.Batch, id harness.SessionID, asked []NewApproval) {
+	channels, people := []string{""}, []string{""} // the session's own chat
+	for _, a := range asked {
+		c, p := surfaces(a.Terms.Approvers)
+		channels, people = append(channels, c...), append(people, p...)
+	}
+	b.Queue(`SELECT lock_chats($1, $2, $3)`, id, channels, people)
+}
+
+// asker queues questions.
+type asker struct {
+	*pgx.Batch
+	now       time.Time
+	announced *[]event.Event
+}
+
+// ask writes approval a of the claimed session.
+func (w asker) ask(a NewApproval, claim *Claim) {
+	s, origin := claim.Session, claim.Origin
 	approvers, own := a.Terms.Approvers, false
 	if len(approvers) == 0 && origin != harness.ChannelAPI && a.Person != "" {
 		approvers, own = []harness.Approver{{Channel: origin, ChannelUserID: a.Person}}, true
@@ -117,7 +130,8 @@ func (w *stepWriter) ask(a NewApproval, s harness.Session, origin harness.Channe
 		call = &text
 	}
 	if a.Visit != "" {
-		visit = &a.Visit
+		text := string(a.Visit)
+		visit = &text
 	}
 	w.Queue(`INSERT INTO approvals (approval_id, session_id, agent_name, node_id, tool_call_id, visit_id, title, input, digest, state, approvers, quorum, on_timeout,
 			short_code, context, expires_at, reminders, escalate_at, escalation, due_at)
@@ -128,7 +142,6 @@ func (w *stepWriter) ask(a NewApproval, s harness.Session, origin harness.Channe
 			CASE WHEN $17::interval > interval '0' THEN now() + $17::interval END AS escalate_at) t`,
 		a.ID, s.ID, s.Agent, a.Node, call, visit, harness.CleanText(a.Title), subject, digest, approvers, max(1, a.Terms.Quorum), orReject(a.Terms.OnTimeout),
 		number, a.Context, timeoutOf(a.Terms, waits), a.Terms.Reminders, a.Terms.EscalateAfter, orNobody(a.Terms.EscalateTo))
-	w.tell("APPROVAL", string(a.ID))
 	card := question{Title: a.Title, Subject: subject, Context: a.Context, Code: number, OnTimeout: a.Terms.OnTimeout}
 	if !waits {
 		until := w.now.Add(a.Terms.Timeout)
@@ -147,9 +160,9 @@ func (w *stepWriter) ask(a NewApproval, s harness.Session, origin harness.Channe
 	w.cards(a.ID, []string{""}, []string{a.Person}, waitText(a, approvers), []harness.Choice{})
 }
 
-func (w *stepWriter) cards(id harness.ApprovalID, channels, people []string, body string, choices []harness.Choice) {
+func (w asker) cards(id harness.ApprovalID, channels, people []string, body string, choices []harness.Choice) {
 	sessions, messages := freshIDs(w.now, len(people))
-	w.Queue(`SELECT * FROM send_cards($1, $2, $3, $4, $5, $6, $7)`, id, channels, people, sessions, messages, body, choices).Query(collectAnnounced(&w.announced))
+	w.Queue(`SELECT * FROM send_cards($1, $2, $3, $4, $5, $6, $7)`, id, channels, people, sessions, messages, body, choices).Query(collectAnnounced(w.announced))
 }
 
 // freshIDs names a session and a message for each of n people.
@@ -195,7 +208,10 @@ type question struct {
 // and until when.
 func (q question) text() string {
 	var text strings.Builder
-	fmt.Fprintf(&text, "%s\n%s", q.Title, q.Subject.Text())
+	text.WriteString(q.Title)
+	if asked := q.Subject.Text(); asked != q.Title {
+		text.WriteString("\n" + asked)
+	}
 	for _, name := range slices.Sorted(maps.Keys(q.Context)) {
 		fmt.Fprintf(&text, "\n%s: %v", name, q.Context[name])
 	}

@@ -11,29 +11,66 @@ import (
 	"tuluat.ai/harness/shared/harness/view"
 )
 
-// cancelSessionSQL ends session $1, for $2, and everything in it that has not
-// begun. A step that is being worked loses its lease and writes nothing.
-const cancelSessionSQL = `
+// cancelSessionsSQL ends the sessions of a condition on $1, for reason $2, and
+// everything in them that has not begun but their questions; see
+// cancelAskedSQL. A step that is being worked loses its lease and writes nothing.
+// A run that FAILED is over and stays so.
+func cancelSessionsSQL(of string) string {
+	return `
 WITH ended AS (
     UPDATE sessions SET state = 'CANCELLED', reason = $2, due_at = NULL, retry_at = NULL, lease_owner = NULL, lease_until = NULL, lease_token = lease_token + 1,
            updated_at = now(), ended_at = now(),
-           event_seq = event_seq + (SELECT count(*) FROM tool_calls WHERE session_id = $1 AND state IN ('PENDING', 'RUNNING'))
-    WHERE session_id = $1 AND state NOT IN ('COMPLETED', 'CANCELLED') RETURNING *
+           event_seq = event_seq + (SELECT count(*) FROM tool_calls t WHERE t.session_id = sessions.session_id AND t.state IN ('PENDING', 'RUNNING'))
+    WHERE (` + of + `) AND state NOT IN ('COMPLETED', 'CANCELLED') AND (workflow_name IS NULL OR ended_at IS NULL) RETURNING *
 ), heard AS (
     DELETE FROM outbox USING ended WHERE subject = ended.session_id
 ), unread AS (
     UPDATE messages m SET state = 'DONE' FROM ended WHERE m.session_id = ended.session_id AND m.state IN ('PENDING', 'RUNNING')
 ), called AS (
     UPDATE tool_calls t SET state = 'FAILED', result = 'Interrupted: the session was cancelled; the outcome of this call is unknown.', ended_at = now()
-    FROM ended WHERE t.session_id = ended.session_id AND t.state IN ('PENDING', 'RUNNING') RETURNING t.tool_call_id
+    FROM ended WHERE t.session_id = ended.session_id AND t.state IN ('PENDING', 'RUNNING') RETURNING t.tool_call_id, t.session_id
 ), told AS (
     INSERT INTO session_events (session_id, seq, kind, ref)
-    SELECT ended.session_id, ended.event_seq - count(*) OVER () + row_number() OVER (ORDER BY tool_call_id), 'TOOL_RESULT', tool_call_id FROM called, ended
+    SELECT ended.session_id, ended.event_seq - count(*) OVER of_session + row_number() OVER (of_session ORDER BY tool_call_id), 'TOOL_RESULT', tool_call_id
+    FROM called JOIN ended USING (session_id) WINDOW of_session AS (PARTITION BY ended.session_id)
+), visited AS (
+    UPDATE node_visits v SET state = 'CANCELLED', due_at = NULL, ended_at = now()
+    FROM ended WHERE v.session_id = ended.session_id AND v.state IN ('PENDING', 'RUNNING', 'WAITING')
 ), waiting AS (
     UPDATE executions e SET state = 'CANCELLED', reason = $2, due_at = NULL, ended_at = now()
     FROM ended WHERE e.session_id = ended.session_id AND e.state = 'PENDING'
 )
-SELECT lease_token, traceparent, channel, log_entry(agent_name, session_id, '', 'WARN', 'session ' || $2::text, '') FROM ended`
+SELECT session_id, agent_name, lease_token, traceparent, channel, log_entry(agent_name, session_id, '', 'WARN', 'session ' || $2::text, '') FROM ended`
+}
+
+// collectEnded reads the rows of cancelSessionsSQL. ended, if not nil, is told
+// whether the session with its id is among them.
+func collectEnded(events *[]event.Event, ended map[harness.SessionID]bool) func(pgx.Rows) error {
+	return each(func(row pgx.CollectableRow) error {
+		var token int64
+		e := event.Event{Type: event.SessionChanged}
+		err := row.Scan(&e.Session, &e.Agent, &token, &e.TraceParent, &e.Channel, nil)
+		e.ID, e.Payload = fmt.Sprintf("session.changed:%s:%d", e.Session, token), event.Payload{Session: e.Session}
+		*events = append(*events, e)
+		if ended != nil {
+			ended[e.Session] = true
+		}
+		return err
+	})
+}
+
+// cancelAskedSQL ends the open questions of the sessions that this transaction
+// has ended, for $1 and reason $2.
+const cancelAskedSQL = `SELECT e.* FROM cancel_approvals(ARRAY(SELECT a.approval_id FROM approvals a JOIN sessions n USING (session_id)
+	WHERE a.state = 'PENDING' AND n.state = 'CANCELLED' AND n.ended_at = now()), $1, $2) e`
+
+// lockCancelSQL locks, in order, session $1, the run that it is a part of, its
+// open children, and the conversations that hold cards of their open questions.
+const lockCancelSQL = `WITH of AS (
+		SELECT $1::text AS session_id UNION SELECT v.session_id FROM sessions c JOIN node_visits v ON v.visit_id = c.parent_visit WHERE c.session_id = $1
+		UNION SELECT s FROM unnest(ARRAY(` + openChildren + `)) s
+	) SELECT 1 FROM sessions WHERE session_id IN (SELECT session_id FROM of UNION SELECT r.session_id FROM of JOIN approvals a USING (session_id) JOIN replies r USING (approval_id) WHERE a.state = 'PENDING')
+	ORDER BY session_id FOR NO KEY UPDATE`
 
 // cancelRunningSQL marks the RUNNING executions e of a condition on $1, $2 being
 // the type of their event: whoever hears it ends the command, also while another
@@ -73,32 +110,29 @@ func (s *Store) CancelSession(ctx context.Context, id harness.SessionID, by stri
 		return session, nil, err
 	}
 	var events []event.Event
+	ended := map[harness.SessionID]bool{}
 	b := &pgx.Batch{}
-	b.Queue(lockAgentSQL, session.Agent)
-	b.Queue(`SELECT lock_chats($1, '{}', '{}')`, id)
+	b.Queue(lockRunAgentsSQL, id)
+	b.Queue(lockCancelSQL, id)
 	by = harness.CleanText(by)
-	b.Queue(cancelSessionSQL, id, "cancelled by "+by).Query(each(func(row pgx.CollectableRow) error {
-		var token int64
-		e := event.Event{Type: event.SessionChanged, Session: id, Agent: session.Agent, Payload: event.Payload{Session: id}}
-		err := row.Scan(&token, &e.TraceParent, &e.Channel, nil)
-		e.ID = fmt.Sprintf("session.changed:%s:%d", id, token)
-		events = append(events, e)
-		return err
-	}))
-	var told []event.Event
-	b.Queue(`SELECT e.* FROM sessions n, LATERAL cancel_approvals(n.session_id, $2, $3) e WHERE n.session_id = $1 AND n.state = 'CANCELLED'`, id, by, "cancelled by "+by).
-		Query(collectAnnounced(&told))
-	b.Queue(cancelRunningSQL("e.session_id = $1 AND EXISTS (SELECT 1 FROM sessions n WHERE n.session_id = $1 AND n.state = 'CANCELLED')"), id, event.ExecutionRequested).
+	// Its children first, while its visits say which they are.
+	b.Queue(cancelSessionsSQL("session_id IN "+openChildren+" AND EXISTS (SELECT 1 FROM sessions n WHERE n.session_id = $1 AND n.state NOT IN ('COMPLETED', 'CANCELLED') AND n.ended_at IS NULL)"),
+		id, "cancelled by "+by).Query(collectEnded(&events, nil))
+	b.Queue(cancelSessionsSQL("session_id = $1"), id, "cancelled by "+by).Query(collectEnded(&events, ended))
+	b.Queue(cancelAskedSQL, by, "cancelled by "+by).Query(collectAnnounced(&events))
+	const open = "AND EXISTS (SELECT 1 FROM sessions n WHERE n.session_id = e.session_id AND n.state = 'CANCELLED')"
+	b.Queue(cancelRunningSQL("(e.session_id = $1 OR e.session_id IN (SELECT v.child_session FROM node_visits v WHERE v.session_id = $1)) "+open), id, event.ExecutionRequested).
 		Query(collectCancelled(&events))
+	markParent(b, id, string(id)+":cancelled", &events)
 	wake(b, session.Agent, &events)
 	b.Queue(sessionSQL, id).Query(into(&session, readSession))
 	if err := s.batch(ctx, b, nil); err != nil {
 		return session, nil, err
 	}
-	if len(events) == 0 || events[0].Type != event.SessionChanged {
+	if !ended[id] {
 		return session, events, harness.Errorf(harness.Conflict, "the session has ended already (%s)", session.State)
 	}
-	return session, append(events, told...), nil
+	return session, events, nil
 }
 
 // Cancelled returns a RUNNING execution that is to be ended while somebody else

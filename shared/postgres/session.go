@@ -27,6 +27,10 @@ type Claim struct {
 	TraceParent string
 	Origin      harness.Channel // on which the people are whom the session is for
 
+	Workflow harness.WorkflowName // of a workflow run, which has no turns; empty: a conversation
+	Parent   harness.VisitID      // of a conversation: the visit of a workflow's node that has it
+	Triggers []ChannelTrigger     // that a message to the agent may start runs by
+
 	Turns []TurnRecord // oldest first; the last is the running turn, or the next one to start
 	Calls []CallRecord // every call of those turns, in order
 	More  bool         // further messages wait behind the last turn
@@ -125,7 +129,7 @@ WITH claimed AS (
 SELECT c.session_id, c.agent_name, c.channel, c.account, c.chat, c.state, c.lease_token, c.attempts, a.phase, r.spec, CASE WHEN r.spec IS NULL THEN a.reason ELSE '' END,
        c.turn_steps, c.turn_tool_calls, c.turn_executions, c.turn_tokens,
        COALESCE(extract(epoch FROM COALESCE(c.waiting_since, now()) - c.turn_started_at), 0)::float8, c.traceparent,
-       COALESCE((SELECT o.channel FROM sessions o WHERE o.session_id = c.origin_session), c.channel)
+       COALESCE((SELECT o.channel FROM sessions o WHERE o.session_id = c.origin_session), c.channel), COALESCE(c.workflow_name, ''), COALESCE(c.parent_visit, '')
 FROM claimed c JOIN agents a USING (agent_name)
 LEFT JOIN agent_revisions r ON r.agent_name = a.agent_name AND r.revision = a.revision`
 
@@ -176,6 +180,7 @@ func (s *Store) ClaimSession(ctx context.Context, id harness.SessionID, lease Le
 		ORDER BY st.seq, t.seq`, id, historyTurns)
 	b.Queue(`SELECT count(*) > 1 OR (count(*) = 1 AND EXISTS (SELECT 1 FROM messages WHERE session_id = $1 AND state = 'RUNNING'))
 		FROM (SELECT 1 FROM messages WHERE session_id = $1 AND state = 'PENDING' LIMIT 2) waiting`, id)
+	b.Queue(channelTriggersSQL, id)
 	claim := &Claim{}
 	err := s.batch(ctx, b, func(results pgx.BatchResults) error { return claim.read(results) })
 	if err != nil {
@@ -198,7 +203,14 @@ func (c *Claim) read(results pgx.BatchResults) error {
 	if c.Calls, err = pgx.CollectRows(rows, readCall); err != nil {
 		return err
 	}
-	return results.QueryRow().Scan(&c.More)
+	if err := results.QueryRow().Scan(&c.More); err != nil {
+		return err
+	}
+	if rows, err = results.Query(); err != nil {
+		return err
+	}
+	c.Triggers, err = pgx.CollectRows(rows, readChannelTrigger)
+	return err
 }
 
 func (c *Claim) readSession(results pgx.BatchResults) error {
@@ -209,7 +221,7 @@ func (c *Claim) readSession(results pgx.BatchResults) error {
 	found, err := pgx.CollectRows(rows, func(row pgx.CollectableRow) (struct{}, error) {
 		var seconds float64
 		err := row.Scan(&c.ID, &c.Session.Agent, &c.Channel, &c.Account, &c.Chat, &c.State, &c.Token, &c.Attempts, &c.Phase, &c.Agent, &c.Refused,
-			&c.Used.Steps, &c.Used.ToolCalls, &c.Used.Executions, &c.Used.Tokens, &seconds, &c.TraceParent, &c.Origin)
+			&c.Used.Steps, &c.Used.ToolCalls, &c.Used.Executions, &c.Used.Tokens, &seconds, &c.TraceParent, &c.Origin, &c.Workflow, &c.Parent)
 		c.Used.Elapsed = time.Duration(seconds * float64(time.Second))
 		return struct{}{}, err
 	})

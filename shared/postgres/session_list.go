@@ -22,13 +22,23 @@ type SessionFilter struct {
 }
 
 const sessionColumns = `s.session_id, s.agent_name, s.channel, s.account, s.chat, s.state, s.reason, s.message_seq, s.step_seq,
-	s.created_at, s.updated_at, s.ended_at, s.paused_at, s.paused_by, s.traceparent, s.temporal`
+	s.created_at, s.updated_at, s.ended_at, s.paused_at, s.paused_by, s.traceparent, s.temporal, COALESCE(s.workflow_name, ''), COALESCE(s.workflow_revision, 0), COALESCE(s.origin_session, ''),
+	COALESCE(s.parent_visit, ''), CASE WHEN s.workflow_name IS NOT NULL THEN s.input END, CASE WHEN s.workflow_name IS NOT NULL THEN ` + currentNodeSQL + ` END`
+
+// currentNodeSQL is the node of run s that waits: for a human first, else for an
+// agent or a command, else for its time.
+const currentNodeSQL = `(SELECT v.node_id FROM node_visits v WHERE v.session_id = s.session_id AND v.state IN ('PENDING', 'RUNNING', 'WAITING')
+		ORDER BY v.state = 'WAITING' DESC, v.state = 'RUNNING' DESC, v.seq LIMIT 1)`
 
 func readSession(row pgx.CollectableRow) (view.Session, error) {
 	var v view.Session
 	var traceparent string
+	var node *string
 	err := row.Scan(&v.ID, &v.Agent, &v.Channel, &v.Account, &v.Chat, &v.State, &v.Reason, &v.Messages, &v.Steps,
-		&v.CreatedAt, &v.UpdatedAt, &v.EndedAt, &v.PausedAt, &v.PausedBy, &traceparent, &v.Temporal)
+		&v.CreatedAt, &v.UpdatedAt, &v.EndedAt, &v.PausedAt, &v.PausedBy, &traceparent, &v.Temporal, &v.Workflow, &v.WorkflowRevision, &v.Origin, &v.Visit, &v.Input, &node)
+	if node != nil {
+		v.CurrentNode = *node
+	}
 	if parts := strings.Split(traceparent, "-"); len(parts) == 4 { // W3C: version, trace id, parent, flags
 		v.TraceID = parts[1]
 	}

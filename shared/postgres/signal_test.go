@@ -126,11 +126,8 @@ func TestTheEndOfAnApprovalPlansASignal(t *testing.T) {
 // A conversation that a workflow run of ours has opened is linked as the run is.
 func TestARunLinksItsConversations(t *testing.T) {
 	s, session := signalling(t)
-	if !value[bool](t, s, `SELECT to_regclass('node_visits') IS NOT NULL`) {
-		run(t, s, `ALTER TABLE sessions ADD COLUMN parent_visit text`, `CREATE TABLE node_visits (visit_id text, session_id text, node_id text, visit int, state text)`)
-	}
 	child := say(t, s, "a", "d", "k2").Session
-	run(t, s, `INSERT INTO node_visits (visit_id, session_id, node_id, visit, state) VALUES ('vis_1', '`+string(session)+`', 'ask', 1, 'WAITING')`,
+	run(t, s, `INSERT INTO node_visits (visit_id, session_id, seq, node_id, visit, state) VALUES ('vis_1', '`+string(session)+`', 1, 'ask', 1, 'WAITING')`,
 		`UPDATE sessions SET parent_visit = 'vis_1' WHERE session_id = '`+string(child)+`'`)
 	asked(t, s, "apr_1", child)
 	decide(t, s, "apr_1", harness.ApprovalApproved)

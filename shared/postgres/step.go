@@ -31,6 +31,7 @@ type StepCommit struct {
 	End     bool             // the conversation is COMPLETED, whatever State; messages that wait open a new one
 	Again   bool             // there is more to do at once
 	Retry   time.Duration    // > 0: nothing was achieved; look again after this long
+	Run     *NewRun          // a workflow run that the turn started
 	Logs    []harness.LogEntry
 }
 
@@ -71,10 +72,14 @@ type NewExecution struct {
 // ErrLeaseLost: somebody else has claimed the session since; nothing is written.
 func (s *Store) CommitStep(ctx context.Context, c StepCommit) ([]event.Event, error) {
 	b := &pgx.Batch{}
+	if c.Claim.Parent != "" {
+		b.Queue(lockParentSQL, c.Claim.ID)
+	}
 	w := stepWriter{Batch: b, c: c, now: s.now()}
 	w.lockApprovals()
 	b.Queue(`SELECT fence_session($1, $2)`, c.Claim.ID, c.Claim.Token)
 	w.turn()
+	w.run()
 	w.step()
 	w.approvals()
 	w.runs()
@@ -88,6 +93,9 @@ func (s *Store) CommitStep(ctx context.Context, c StepCommit) ([]event.Event, er
 	}
 	for _, a := range w.announcements {
 		announce(b, a)
+	}
+	if c.Claim.Parent != "" && (len(c.Reply) > 0 || c.End) {
+		markParent(b, c.Claim.ID, fmt.Sprintf("%s:%d", c.Claim.ID, c.Claim.Token), &w.announced)
 	}
 	if err := s.batch(ctx, b, nil); err != nil {
 		return nil, err
@@ -125,6 +133,15 @@ func (w *stepWriter) turn() {
 		w.Queue(`UPDATE tool_calls SET state = $2, result = $3, ended_at = now() WHERE tool_call_id = $1 AND state IN ('PENDING', 'RUNNING')`, r.ID, r.State, r.Result)
 		w.tell("TOOL_RESULT", string(r.ID))
 	}
+}
+
+// run starts a workflow run, at most one per message.
+func (w *stepWriter) run() {
+	if w.c.Run == nil {
+		return
+	}
+	w.Queue(startRunSQL, w.c.Run.args()...)
+	w.announcements = append(w.announcements, w.c.Run.wake())
 }
 
 func (w *stepWriter) step() {
@@ -216,7 +233,7 @@ func (w *stepWriter) reply() {
 	w.Queue(`UPDATE tool_calls SET state = 'FAILED', result = 'Interrupted: the turn ended before this call did; its outcome is unknown.', ended_at = now()
 		WHERE session_id = $1 AND state IN ('PENDING', 'RUNNING')`, claim.ID)
 	if claim.Asking() { // who was asked is told that it is not asked any more
-		w.Queue(`SELECT e.* FROM cancel_approvals($1, '', 'the turn ended') e`, claim.ID).Query(collectAnnounced(&w.announced))
+		w.Queue(`SELECT e.* FROM cancel_approvals(ARRAY(SELECT approval_id FROM approvals WHERE session_id = $1 AND state = 'PENDING'), '', 'the turn ended') e`, claim.ID).Query(collectAnnounced(&w.announced))
 	}
 	w.Queue(`UPDATE messages SET state = 'DONE' WHERE message_id = $1`, turn.Message)
 	choices := w.c.Choices

@@ -179,7 +179,7 @@ func (s *Store) Reply(ctx context.Context, r PersonReply) (view.Message, bool, [
 			}
 			return err
 		}))
-	b.Queue(`SELECT e.* FROM messages m, LATERAL cancel_approvals(m.session_id, $2, 'a person answered instead') e WHERE m.message_id = $1`, id, author).
+	b.Queue(`SELECT e.* FROM cancel_approvals(ARRAY(SELECT a.approval_id FROM messages m JOIN approvals a USING (session_id) WHERE m.message_id = $1 AND a.state = 'PENDING'), $2, 'a person answered instead') e`, id, author).
 		Query(collectAnnounced(&events))
 	b.Queue(cancelRunningSQL(`e.cause = 'TOOL_CALL' AND e.session_id = (SELECT m.session_id FROM messages m WHERE m.message_id = $1)`), id, event.ExecutionRequested).
 		Query(collectCancelled(&events))

@@ -35,8 +35,8 @@ func beforeSQL(name, table, last string) string {
 
 // timelineSQL finds the entries of session $1 behind entry $4, of time $2 and
 // place $3, oldest first, at most $5; $6 and $7 are ids of executions and
-// approvals that are surely older. In one moment, a message is before a step,
-// that before what it asked for, and rows are in the order of their numbers.
+// approvals that are surely older. In one moment, a visit is before what it asked
+// for, a message before a step, that before what it asked for, and rows are in the order of their numbers.
 var timelineSQL = `
 WITH RECURSIVE ` + beforeSQL("message", "messages", "message_seq") + `, ` + beforeSQL("step", "steps", "step_seq") + `, begin AS (
     SELECT CASE $3::int
@@ -60,6 +60,9 @@ SELECT at, kind, id FROM (
     UNION ALL
     (SELECT a.created_at, 5, 'APPROVAL', 0, a.approval_id FROM approvals a
         WHERE a.session_id = $1 AND a.approval_id > $7 AND (a.created_at, 5, a.approval_id) > ($2, $3, $4) ORDER BY a.approval_id LIMIT $5 + ` + nearRows + `)
+    UNION ALL
+    (SELECT v.created_at, 0, 'VISIT', v.seq, v.visit_id FROM node_visits v
+        WHERE v.session_id = $1 AND (v.created_at, 0, v.seq) > ($2, $3, COALESCE((SELECT n.seq FROM node_visits n WHERE n.visit_id = $4), 0)) ORDER BY v.seq LIMIT $5 + ` + nearRows + `)
 ) entry (at, place, kind, n, id) ORDER BY at, place, n, id LIMIT $5`
 
 // callNumber puts the calls of a session, of steps s and calls t, in one order.
@@ -120,6 +123,14 @@ func (s *Store) tell(ctx context.Context, entries []view.Entry) error {
 			v, err := readExecution(row)
 			if err == nil {
 				at[string(v.ID)].Execution = &v
+			}
+			return err
+		}))
+	b.Queue(`SELECT `+visitColumns+` FROM node_visits v WHERE v.visit_id = ANY ($1)`, orEmpty(ids[view.EntryVisit])).
+		Query(each(func(row pgx.CollectableRow) error {
+			v, err := readVisitView(row)
+			if err == nil {
+				at[string(v.ID)].Visit = &v
 			}
 			return err
 		}))

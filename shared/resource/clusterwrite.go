@@ -87,8 +87,8 @@ func (c *Cluster) Patch(ctx context.Context, kind, name, version string, patch [
 		switch {
 		case err != nil:
 		case switchesOff(clean):
-			_, before := read(yamltext.Flow(own(is)), kind, limits)
-			_, after := read(yamltext.Flow(merged), kind, limits)
+			_, before := read(yamltext.Flow(own(is)), limits)
+			_, after := read(yamltext.Flow(merged), limits)
 			err = invalid(added(after, before))
 		default:
 			err = check(merged, kind, name, limits)

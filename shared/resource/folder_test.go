@@ -68,7 +68,7 @@ const off = `{"spec":{"harness":{"enabled":false}}}`
 func TestAPatchChangesJustItsLines(t *testing.T) {
 	const three = "\uFEFF# Our agents.\n---\n" + head + "metadata: {name: one} # first\nspec:\n  harness: {type: CODE}\n\n# About two\n--- # two\n" + head +
 		"metadata:\n  name: two\nspec:\n  systemPrompt: |\n    Hello\n\n    # not a comment\n  harness: # what it does\n    # and how\n    type: CODE\n  # end\n---\n" +
-		"apiVersion: tuluat.ai/v1alpha1\nkind: AiWorkflow\nmetadata: {name: two}\nspec: {nodes: [{id: end, type: END}]}\n---\n" + head + "metadata: {name: three}\nspec: {harness: {\"type\": CODE, enabled: true}}"
+		"apiVersion: tuluat.ai/v1alpha1\nkind: AiWorkflow\nmetadata: {name: two}\nspec: {nodes: [{id: ask, type: AGENT, agent: a, prompt: p}, {id: end, type: END}], edges: [{from: ask, to: end}]}\n---\n" + head + "metadata: {name: three}\nspec: {harness: {\"type\": CODE, enabled: true}}"
 	f := folder(t, map[string]string{"all.yml": three, "crlf.yaml": strings.ReplaceAll(head+"metadata: {name: four}\nspec:\n  harness:\n    type: CODE\n", "\n", "\r\n"), "six.json": `{"apiVersion": "tuluat.ai/v1alpha1", "kind": "AiAgent", "metadata": {"name": "six"},
 	"spec": {"harness": {"type": "CODE"}}}`, "no.txt": head, ".hidden.yaml": head + "metadata: {name: hidden}\n"})
 	items, _, err := f.List(t.Context(), agents, "", 10)

@@ -120,7 +120,7 @@ func (f Folder) change(ctx context.Context, kind, name, version string, dryRun b
 		}
 		var before v1alpha1.Problems
 		if next.off {
-			_, before = read(d.text, kind, f.Limits)
+			_, before = read(d.text, f.Limits)
 		} else if err := check(next.object, kind, name, f.Limits); err != nil {
 			return Resource{}, err
 		}
@@ -138,7 +138,7 @@ func (f Folder) change(ctx context.Context, kind, name, version string, dryRun b
 // unchangeable says why a document cannot be changed in its place: mostly because
 // of anchors and aliases, which are problems of their own.
 func (f Folder) unchangeable(d document, file string, err error) error {
-	if _, problems := read(d.text, d.parsed.Kind, f.Limits); len(problems) > 0 {
+	if _, problems := read(d.text, f.Limits); len(problems) > 0 {
 		return &Invalid{Problems: problems, cause: err}
 	}
 	return harness.Wrap(harness.Conflict, err, fmt.Sprintf("%s %s cannot be changed in its place in %s: change the file itself", d.parsed.Kind, d.parsed.Name(), file))
@@ -276,7 +276,7 @@ func (f Folder) replace(root *os.Root, at file, text []byte, r Resource, before 
 	if err != nil {
 		return Resource{}, err
 	}
-	_, problems := read(d.text, r.Kind, f.Limits)
+	_, problems := read(d.text, f.Limits)
 	if err := invalid(added(problems, before)); err != nil {
 		return Resource{}, err
 	}

@@ -36,19 +36,16 @@ func Read(r Resource, limits v1alpha1.Limits) (v1alpha1.Document, v1alpha1.Probl
 	if len(problems) > 0 {
 		return v1alpha1.Document{}, problems
 	}
-	return read(yamltext.Flow(written(object)), r.Kind, limits)
+	return read(yamltext.Flow(written(object)), limits)
 }
 
 // read reads a text of one document.
-func read(text []byte, kind string, limits v1alpha1.Limits) (v1alpha1.Document, v1alpha1.Problems) {
+func read(text []byte, limits v1alpha1.Limits) (v1alpha1.Document, v1alpha1.Problems) {
 	documents, err := v1alpha1.Read(text)
 	if err != nil || len(documents) != 1 {
 		return v1alpha1.Document{}, v1alpha1.Problems{{Path: "spec", What: "cannot be read: " + harness.MessageOf(err)}}
 	}
 	problems := documents[0].Validate(limits)
-	if kind == v1alpha1.KindWorkflow { // that this release runs none is no fault of its text
-		problems = slices.DeleteFunc(problems, func(p v1alpha1.Problem) bool { return p.Path == "kind" && documents[0].Kind == kind })
-	}
 	for i := range problems {
 		problems[i].Document, problems[i].Line = 0, 0
 	}
@@ -93,7 +90,7 @@ func accept(r *Resource, limits v1alpha1.Limits) (fields, error) {
 
 // check says what is wrong with an object that is to be this resource.
 func check(object fields, kind, name string, limits v1alpha1.Limits) error {
-	_, problems := read(yamltext.Flow(object), kind, limits)
+	_, problems := read(yamltext.Flow(object), limits)
 	all := identity(object, kind, name)
 	for _, p := range problems {
 		all.Add(p)

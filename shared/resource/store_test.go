@@ -24,7 +24,7 @@ func agent(name, spec string) json.RawMessage {
 	return json.RawMessage(`{"apiVersion":"tuluat.ai/v1alpha1","kind":"AiAgent","metadata":{"name":"` + name + `"},"spec":` + spec + `}`)
 }
 
-const flowSpec = `{"nodes":[{"id":"end","type":"END"}]}`
+const flowSpec = `{"start":"ask","nodes":[{"id":"end","type":"END"},{"id":"ask","type":"AGENT","agent":"a","prompt":"p"}],"edges":[{"from":"ask","to":"end"}]}`
 
 func flow(name string) json.RawMessage {
 	return json.RawMessage(strings.Replace(string(agent(name, flowSpec)), "AiAgent", "AiWorkflow", 1))

@@ -61,7 +61,7 @@ func TestWhatTheClusterRefusesTheFolderRefuses(t *testing.T) {
 		file, text string
 		known      int // problems of the text as it is
 		together   bool
-	}{{agentsFile, everything, 0, false}, {flowsFile, rightWorkflow, 1, true}} {
+	}{{agentsFile, everything, 0, false}, {flowsFile, rightWorkflow, 0, true}} {
 		crd := open(t, test.file)
 		var whole map[string]any
 		if err := yaml.UnmarshalStrict([]byte(test.text), &whole); err != nil {

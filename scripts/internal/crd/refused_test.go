@@ -166,7 +166,16 @@ var badWorkflows = map[string]refused{
 	"agent's name":      {workflow("{id: x, type: AGENT, agent: A B, prompt: p}, "+end, "{from: x, to: e}"), "spec.nodes[0].agent in body should match", "spec.nodes[0].agent"},
 	"no prompt":         {workflow("{id: x, type: AGENT, agent: a}, "+end, "{from: x, to: e}"), "prompt goes with type AGENT: set both, or neither", "spec.nodes[0].prompt"},
 	"no command":        {workflow("{id: x, type: SHELL, agent: a}, "+end, "{from: x, to: e}"), "command goes with type SHELL: set both, or neither", "spec.nodes[0].command"},
-	"timeout of reply":  {workflow("{id: x, type: REPLY, text: t, timeoutSeconds: 1}, "+end, "{from: x, to: e}"), "timeoutSeconds is of type SHELL: remove it, or change type", "spec.nodes[0].timeoutSeconds"},
+	"timeout of END":    {workflow("{id: e, type: END, timeoutSeconds: 1}", ""), "timeoutSeconds is of every type but END: remove it, or change type", "spec.nodes[0].timeoutSeconds"},
+	"retries of reply":  {workflow("{id: x, type: REPLY, text: t, retries: {max: 1}}, "+end, "{from: x, to: e}"), "retries are of types AGENT and SHELL: remove them, or change type", "spec.nodes[0].retries"},
+	"retries":           {workflow("{id: x, type: AGENT, agent: a, prompt: t, retries: {max: 11}}, "+end, "{from: x, to: e}"), "spec.nodes[0].retries.max in body should be less than or equal to 10", "spec.nodes[0].retries.max"},
+	"join":              {workflow("{id: x, type: REPLY, text: t, join: some}, "+end, "{from: x, to: e}"), `spec.nodes[0].join: Unsupported value: "some"`, "spec.nodes[0].join"},
+	"an expression":     {workflow("{id: x, type: AGENT, agent: a, prompt: '${nodes.y.text}'}, "+end, "{from: x, to: e}"), "", "spec.nodes[0].prompt"},
+	"a condition":       {workflow("{id: x, type: AGENT, agent: a, prompt: t}, "+end, "{from: x, to: e, when: 'nodes.x.text'}"), "", "spec.edges[0].when"},
+	"visits":            {strings.Replace(workflow(end, ""), "spec:\n", "spec:\n  maxVisits: 1001\n", 1), "spec.maxVisits in body should be less than or equal to 1000", "spec.maxVisits"},
+	"trigger":           {strings.Replace(workflow(end, ""), "spec:\n", "spec:\n  triggers: [{type: CHANNEL, pattern: x}]\n", 1), "agent goes with type CHANNEL, to whom the message is: set both, or neither", "spec.triggers[0].agent"},
+	"schedule":          {strings.Replace(workflow(end, ""), "spec:\n", "spec:\n  triggers: [{type: SCHEDULE, schedule: '0 0 31 2 *'}]\n", 1), "", "spec.triggers[0].schedule"},
+	"input":             {strings.Replace(workflow(end, ""), "spec:\n", "spec:\n  inputs: [{name: a-b, type: string}]\n", 1), "spec.inputs[0].name in body should match", "spec.inputs[0].name"},
 	"no question":       {workflow("{id: x, type: APPROVAL}, "+end, "{from: x, to: e}"), "text goes with types APPROVAL, which asks it, and REPLY, which sends it: set it there, and nowhere else", "spec.nodes[0].text"},
 	"approval of END":   {workflow("{id: e, type: END, approval: {}}", ""), "approval is of type APPROVAL: remove it, or change type", "spec.nodes[0].approval"},
 	"state of reply":    {workflow("{id: x, type: REPLY, text: t, state: FAILED}, "+end, "{from: x, to: e}"), "state is of type END: remove it, or change type", "spec.nodes[0].state"},
@@ -204,17 +213,18 @@ func TestBadAgentsAndWorkflowsAreRefusedByBoth(t *testing.T) {
 	}
 }
 
-// rightWorkflow has one fault only: this release does not run it.
-var rightWorkflow = strings.Replace(workflow(`{id: ask, type: AGENT, agent: a, prompt: "${input.text}"}, {id: build, type: SHELL, agent: a, command: make, timeoutSeconds: 60},
+// rightWorkflow has everything that a workflow can have.
+var rightWorkflow = strings.Replace(workflow(`{id: ask, type: AGENT, agent: a, prompt: "${input.text}"}, {id: build, type: SHELL, agent: a, command: make, timeoutSeconds: 60, retries: {max: 2, backoffSeconds: 5}, join: all},
     {id: may, type: APPROVAL, text: "Ship it?", approval: {approvers: [{group: ops}], quorum: 2, timeout: 2h, reminders: [30m, 1h], onTimeout: reject}},
     {id: tell, type: REPLY, text: done}, {id: done, type: END}, {id: broken, type: END, state: FAILED}`,
 	`{from: ask, to: build}, {from: build, to: may, when: nodes.build.exitCode == 0}, {from: build, to: broken, when: nodes.build.exitCode != 0},
-    {from: may, to: tell}, {from: tell, to: done}, {from: may, to: ask}`), "spec:\n", "spec:\n  description: d\n  start: ask\n", 1)
+    {from: may, to: tell}, {from: tell, to: done}, {from: may, to: ask}`), "spec:\n", "spec:\n  description: d\n  start: ask\n  maxVisits: 50\n  inputs: [{name: text, type: string, description: d}]\n"+
+	"  triggers: [{type: CHANNEL, agent: a, pattern: '^/go (?P<text>.*)'}, {type: SCHEDULE, schedule: 0 7 * * 1-5, timeZone: Europe/Berlin}]\n", 1)
 
 func TestARightWorkflow(t *testing.T) {
 	_, refused := open(t, flowsFile).admit(t, rightWorkflow)
 	_, problems := strict(t, rightWorkflow)
-	if len(refused) > 0 || len(problems) != 1 || problems[0].String() != "document 1, line 2: kind is AiWorkflow, which is not in this release yet: remove it" {
+	if len(refused) > 0 || len(problems) > 0 {
 		t.Errorf("%q\n%v", refused, problems)
 	}
 }

@@ -7,17 +7,17 @@ import "slices"
 func Allowed(program string) []string {
 	switch program {
 	case prefix + "functions/agent-step":
-		return slices.Concat(shell, store, models)
+		return slices.Concat(shell, store, models, cel)
 	case prefix + "functions/sandbox-exec":
 		return slices.Concat(shell, store, objects, kube, pods)
 	case prefix + "functions/reaper-cron":
-		return slices.Concat(shell, store, kube, pods)
+		return slices.Concat(shell, store, kube, pods, cel)
 	case prefix + "functions/whatsapp-ingest", prefix + "functions/telegram-ingest":
 		return slices.Concat(shell, store, objects, markdown)
 	case prefix + "functions/agent-status":
-		return slices.Concat(shell, store, yaml, jsonPath, kube)
+		return slices.Concat(shell, store, yaml, jsonPath, kube, cel)
 	case prefix + "functions/management-api", prefix + "functions/management-api/internal/apidoc":
-		return slices.Concat(shell, store, yaml, jsonPath, kube, openAPI)
+		return slices.Concat(shell, store, yaml, jsonPath, kube, openAPI, cel)
 	case prefix + "functions/webhook-ingest":
 		return slices.Concat(shell, store, jsonPath)
 	case prefix + "functions/dead-letter":
@@ -158,6 +158,20 @@ var markdown = []string{"github.com/yuin/goldmark"}
 var temporal = []string{
 	"go.temporal.io/api",
 	"go.temporal.io/sdk",
+}
+
+// What shared/workflow brings: the expressions and the schedules of workflows.
+var cel = []string{
+	"github.com/google/cel-go",
+	"cel.dev/expr",
+	"github.com/antlr4-go/antlr/v4",
+	"github.com/stoewer/go-strcase",
+	"golang.org/x/exp",
+	"golang.org/x/text",
+	"google.golang.org/genproto/googleapis/api",
+	"google.golang.org/genproto/googleapis/rpc",
+	"google.golang.org/protobuf",
+	"github.com/robfig/cron/v3",
 }
 
 // Agents are written in YAML.

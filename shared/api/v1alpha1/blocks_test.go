@@ -161,8 +161,7 @@ spec:
 		t.Errorf("%+v", d)
 	}
 	want := []string{
-		"document 1, line 8: spec.nodes[1].colour is not a field: the fields here are id, type, agent, prompt, command, timeoutSeconds, text, approval, state",
-		"document 1, line 2: kind is AiWorkflow, which is not in this release yet: remove it",
+		"document 1, line 8: spec.nodes[1].colour is not a field: the fields here are id, type, agent, prompt, command, timeoutSeconds, retries, join, text, approval, state",
 		"document 1, line 9: spec.nodes[2].text is missing, which a node of type REPLY needs: add it, or change type",
 		`document 1, line 11: spec.nodes[4].id is "d", as in an earlier entry: name each once`,
 		`document 1, line 11: spec.nodes[4].type is "MAGIC": use AGENT, SHELL, APPROVAL, REPLY or END`,
@@ -178,7 +177,6 @@ spec:
 		t.Fatal(err)
 	}
 	want = []string{
-		"document 1, line 2: kind is AiWorkflow, which is not in this release yet: remove it",
 		`document 1, line 7: spec.nodes[0] has no way in: no edges lead from "b" to "a": add an edge to it, or remove it`,
 		`document 1, line 11: spec.nodes[4] has no way out: no edges lead from "e" to a node of type END: add an edge from it`,
 	}

@@ -32,6 +32,12 @@ func TestEverySampleIsAccepted(t *testing.T) {
 		if problems := documents[0].Validate(v1alpha1.DefaultLimits()); len(problems) > 0 {
 			t.Errorf("%s:\n%v", file, problems)
 		}
+		if documents[0].Kind == v1alpha1.KindWorkflow {
+			if documents[0].Name() != name {
+				t.Errorf("%s: the workflow must be named after the file: %s", file, documents[0].Name())
+			}
+			continue
+		}
 		agent := documents[0].Agent.Agent()
 		if string(agent.Name) != name || agent.Harness.Channels[0].Account != name || agent.Harness.Channels[0].Secret.Name != name+"-hook" {
 			t.Errorf("%s: agent, hook and secret must be named after the file: %+v", file, agent)

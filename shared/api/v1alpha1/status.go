@@ -36,7 +36,7 @@ type Status struct {
 
 // WorkflowStatus is how a workflow stands.
 type WorkflowStatus struct {
-	// READY: the newest revision is in use. INVALID: the newest text was refused, and an older revision may be in use.
+	// READY: the newest revision is in use. DEGRADED: it is in use, and a condition is False. INVALID: the newest text was refused, and an older revision may be in use.
 	Phase harness.AgentPhase `json:"phase,omitempty"`
 	// The generation of the spec that phase and conditions speak of.
 	ObservedGeneration int64 `json:"observedGeneration,omitempty"`
@@ -84,6 +84,7 @@ const (
 	ConditionSecrets   ConditionType = "SecretsAvailable" // every Secret it names exists, has the key and is labelled for it
 	ConditionSandboxes ConditionType = "SandboxAvailable" // its last sandbox came up
 	ConditionRunning   ConditionType = "Running"          // False: it, or the whole install, is halted; left out else
+	ConditionAgents    ConditionType = "AgentsAvailable"  // of a workflow: the agents that it names are there
 )
 
 // ConditionStatus says whether a condition holds.

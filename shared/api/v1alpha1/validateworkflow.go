@@ -5,10 +5,12 @@ import (
 	"slices"
 
 	"tuluat.ai/harness/shared/harness"
+	"tuluat.ai/harness/shared/workflow"
 )
 
-// Validate returns everything that is wrong with w under the platform's limits.
-// This release runs no workflow, so there is always one problem, at kind.
+// Validate returns everything that is wrong with w under the platform's limits:
+// its fields, its graph and its expressions. Whether its agents exist is not
+// looked at.
 func (w AiWorkflow) Validate(limits Limits) Problems {
 	c := &check{limits: limits}
 	if w.APIVersion != APIVersion {
@@ -16,14 +18,38 @@ func (w AiWorkflow) Validate(limits Limits) Problems {
 	}
 	if w.Kind != KindWorkflow {
 		c.fail("kind", "is not known", "write "+KindWorkflow)
-	} else {
-		c.fail("kind", "is AiWorkflow, which is not in this release yet", "remove it")
 	}
 	c.name("metadata.name", Name(w.Metadata.Name), "of the workflow")
 	c.length("spec.description", w.Spec.Description, 1024, "say it shorter")
+	c.few("spec.inputs", len(w.Spec.Inputs), 32)
+	c.few("spec.triggers", len(w.Spec.Triggers), 20)
+	for i, in := range w.Spec.Inputs {
+		c.length(fmt.Sprintf("spec.inputs[%d].description", i), in.Description, 1024, "say it shorter")
+	}
 	c.nodes(w.Spec.Nodes)
-	c.edges(w.Spec)
+	c.few("spec.edges", len(w.Spec.Edges), 200)
+	for i, e := range w.Spec.Edges {
+		c.length(fmt.Sprintf("spec.edges[%d].when", i), e.When, 1024, "shorten it")
+	}
+	c.graph(w)
 	return c.problems
+}
+
+// graph adds what the engine finds, where nothing is known to be wrong yet. What
+// is too much is not compiled.
+func (c *check) graph(w AiWorkflow) {
+	if len(w.Spec.Nodes) > 100 || len(w.Spec.Edges) > 200 || len(w.Spec.Inputs) > 32 || len(w.Spec.Triggers) > 20 {
+		return
+	}
+	for _, p := range workflow.Check(w.Workflow()) {
+		path := "spec." + p.Path
+		if c.problems.Full() {
+			return
+		}
+		if !slices.ContainsFunc(c.problems, func(known Problem) bool { return known.Path == path }) {
+			c.fail(path, p.What, p.Fix)
+		}
+	}
 }
 
 func (c *check) nodes(nodes []Node) {
@@ -36,7 +62,7 @@ func (c *check) nodes(nodes []Node) {
 		path := fmt.Sprintf("spec.nodes[%d]", i)
 		c.once(path+".id", n.ID, "of the node", seen)
 		switch n.Type {
-		case NodeAgent, NodeShell, NodeApproval, NodeReply, NodeEnd:
+		case harness.NodeAgent, harness.NodeShell, harness.NodeApproval, harness.NodeReply, harness.NodeEnd:
 			c.node(path, n)
 		case "":
 			c.fail(path+".type", "is missing", nodeTypes)
@@ -50,18 +76,20 @@ const nodeTypes = "use AGENT, SHELL, APPROVAL, REPLY or END"
 
 // node checks the fields that each type has of its own.
 func (c *check) node(path string, n Node) {
+	works := n.Type == harness.NodeAgent || n.Type == harness.NodeShell
 	for _, f := range []struct {
 		name        string
 		set         bool
 		has, needed bool // by n's type
 	}{
-		{"agent", n.Agent != "", n.Type == NodeAgent || n.Type == NodeShell, true},
-		{"prompt", n.Prompt != "", n.Type == NodeAgent, true},
-		{"command", n.Command != "", n.Type == NodeShell, true},
-		{"timeoutSeconds", n.TimeoutSeconds != nil, n.Type == NodeShell, false},
-		{"text", n.Text != "", n.Type == NodeApproval || n.Type == NodeReply, true},
-		{"approval", n.Approval != nil, n.Type == NodeApproval, false},
-		{"state", n.State != "", n.Type == NodeEnd, false},
+		{"agent", n.Agent != "", works, true},
+		{"prompt", n.Prompt != "", n.Type == harness.NodeAgent, true},
+		{"command", n.Command != "", n.Type == harness.NodeShell, true},
+		{"timeoutSeconds", n.TimeoutSeconds != nil, n.Type != harness.NodeEnd, false},
+		{"retries", n.Retries != nil, works, false},
+		{"text", n.Text != "", n.Type == harness.NodeApproval || n.Type == harness.NodeReply, true},
+		{"approval", n.Approval != nil, n.Type == harness.NodeApproval, false},
+		{"state", n.State != "", n.Type == harness.NodeEnd, false},
 	} {
 		switch {
 		case f.set && !f.has:
@@ -76,7 +104,15 @@ func (c *check) node(path string, n Node) {
 	c.length(path+".prompt", n.Prompt, maxText, "shorten it")
 	c.length(path+".command", n.Command, maxText, "shorten it")
 	c.length(path+".text", n.Text, maxText, "shorten it")
-	c.between(path+".timeoutSeconds", n.TimeoutSeconds, 1, c.limits.TimeoutSeconds)
+	most := maxNodeSeconds
+	if n.Type == harness.NodeShell {
+		most = c.limits.TimeoutSeconds
+	}
+	c.between(path+".timeoutSeconds", n.TimeoutSeconds, 1, most)
+	if n.Retries != nil {
+		c.between(path+".retries.max", &n.Retries.Max, 1, workflow.MaxRetries)
+		c.between(path+".retries.backoffSeconds", n.Retries.BackoffSeconds, 1, workflow.MaxBackoff)
+	}
 	if n.Approval != nil {
 		c.terms(path+".approval", *n.Approval)
 	}
@@ -85,79 +121,56 @@ func (c *check) node(path string, n Node) {
 	}
 }
 
-// edges checks that a run can go through the graph: from its start to every
-// node, and from every node to an END.
-func (c *check) edges(s WorkflowSpec) {
-	types := map[Name]NodeType{}
-	for _, n := range slices.Backward(s.Nodes) { // of two with one id, the first
-		types[n.ID] = n.Type
+// maxNodeSeconds is the longest that a node may wait for somebody.
+const maxNodeSeconds = 30 * 24 * 3600
+
+// Workflow returns w as the rest of the system knows it, with defaults filled in.
+func (w AiWorkflow) Workflow() harness.Workflow {
+	spec := w.Spec
+	flow := harness.Workflow{
+		Name: harness.WorkflowName(w.Metadata.Name), Description: spec.Description, Start: string(spec.Start), MaxVisits: or(spec.MaxVisits, workflow.DefaultMaxVisits),
 	}
-	c.few("spec.edges", len(s.Edges), 200)
-	forward, backward, whole := map[Name][]Name{}, map[Name][]Name{}, true
-	for i, e := range s.Edges {
-		path := fmt.Sprintf("spec.edges[%d]", i)
-		known := c.nodeID(path+".from", e.From, types)
-		known = c.nodeID(path+".to", e.To, types) && known
-		c.length(path+".when", e.When, 1024, "shorten it")
-		if types[e.From] == NodeEnd {
-			c.fail(path+".from", fmt.Sprintf("is %q, which is of type END and ends the run", e.From), "remove the edge")
-		}
-		forward[e.From] = append(forward[e.From], e.To)
-		backward[e.To] = append(backward[e.To], e.From)
-		whole = whole && known
+	if flow.Start == "" && len(spec.Nodes) > 0 {
+		flow.Start = string(spec.Nodes[0].ID)
 	}
-	start, ends := s.Start, []Name{}
-	if start == "" && len(s.Nodes) > 0 {
-		start = s.Nodes[0].ID
-	} else if start != "" {
-		whole = c.nodeID("spec.start", start, types) && whole
+	for _, in := range spec.Inputs {
+		flow.Inputs = append(flow.Inputs, harness.WorkflowInput{Name: in.Name, Type: in.Type, Required: in.Required})
 	}
-	for _, n := range s.Nodes {
-		if n.Type == NodeEnd {
-			ends = append(ends, n.ID)
-		}
+	for _, n := range spec.Nodes {
+		flow.Nodes = append(flow.Nodes, n.node())
 	}
-	if len(s.Nodes) > 0 && len(ends) == 0 {
-		c.fail("spec.nodes", "have none of type END, so a run could never end", "add one")
-		whole = false
+	for _, e := range spec.Edges {
+		flow.Edges = append(flow.Edges, harness.Edge{From: string(e.From), To: string(e.To), When: e.When})
 	}
-	if !whole {
-		return // what cannot be reached may only lack what is wrong above
+	for _, t := range spec.Triggers {
+		flow.Triggers = append(flow.Triggers, harness.Trigger{
+			Type: t.Type, Agent: harness.AgentName(t.Agent), Pattern: t.Pattern, Schedule: t.Schedule, TimeZone: t.TimeZone,
+		})
 	}
-	reached, ending := reach(forward, start), reach(backward, ends...)
-	for i, n := range s.Nodes {
-		path := fmt.Sprintf("spec.nodes[%d]", i)
-		switch {
-		case !reached[n.ID]:
-			c.fail(path, fmt.Sprintf("has no way in: no edges lead from %q to %q", start, n.ID), "add an edge to it, or remove it")
-		case !ending[n.ID]:
-			c.fail(path, fmt.Sprintf("has no way out: no edges lead from %q to a node of type END", n.ID), "add an edge from it")
-		}
-	}
+	return flow
 }
 
-// nodeID checks a reference to a node and reports whether it holds.
-func (c *check) nodeID(path string, id Name, types map[Name]NodeType) bool {
-	_, ok := types[id]
-	switch {
-	case id == "":
-		c.fail(path, "is missing", "use the id of a node")
-	case !ok:
-		c.fail(path, fmt.Sprintf("is %q, which is no node", id), "use the id of a node")
+func (n Node) node() harness.Node {
+	node := harness.Node{
+		ID: string(n.ID), Type: n.Type, Agent: harness.AgentName(n.Agent), Prompt: n.Prompt, Command: n.Command, Text: n.Text,
+		State: n.State, Join: n.Join, TimeoutSeconds: or(n.TimeoutSeconds, 0),
 	}
-	return ok && id != ""
-}
-
-// reach returns all that the edges lead to from some nodes, with those.
-func reach(edges map[Name][]Name, from ...Name) map[Name]bool {
-	reached := map[Name]bool{}
-	for len(from) > 0 {
-		next := from[len(from)-1]
-		from = from[:len(from)-1]
-		if !reached[next] {
-			reached[next] = true
-			from = append(from, edges[next]...)
+	if node.Type == harness.NodeEnd && node.State == "" {
+		node.State = harness.SessionCompleted
+	}
+	if node.Join == harness.JoinAny {
+		node.Join = ""
+	}
+	if n.Retries != nil {
+		node.Retries = harness.Retries{Max: n.Retries.Max, BackoffSeconds: or(n.Retries.BackoffSeconds, workflow.DefaultBackoff)}
+	}
+	if n.Type == harness.NodeApproval {
+		terms := ApprovalTerms{}
+		if n.Approval != nil {
+			terms = *n.Approval
 		}
+		spec := terms.spec()
+		node.Approval = &spec
 	}
-	return reached
+	return node
 }

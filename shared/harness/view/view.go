@@ -21,14 +21,21 @@ type Session struct {
 	State       harness.SessionState `json:"state"`
 	Reason      string               `json:"reason,omitempty" doc:"why it is in this state, where that is not its usual way"`
 	CurrentNode string               `json:"currentNode,omitempty" doc:"of a workflow run: the node that waits"`
-	Messages    int64                `json:"messages" doc:"how many there are, both ways"`
-	Steps       int64                `json:"steps" doc:"how often the model answered"`
-	CreatedAt   time.Time            `json:"createdAt"`
-	UpdatedAt   time.Time            `json:"updatedAt"`
-	EndedAt     *time.Time           `json:"endedAt,omitempty"`
-	PausedAt    *time.Time           `json:"pausedAt,omitempty" doc:"since when a person has it instead of the agent"`
-	PausedBy    string               `json:"pausedBy,omitempty"`
-	TraceID     string               `json:"traceId,omitempty" doc:"of the trace of its newest message"`
+
+	Workflow         harness.WorkflowName `json:"workflow,omitempty" doc:"of a workflow run; without it the session is a conversation"`
+	WorkflowRevision int64                `json:"workflowRevision,omitempty" doc:"of a workflow run: what it keeps to, whatever the workflow says now"`
+	Origin           harness.SessionID    `json:"origin,omitempty" doc:"of a workflow run and its conversations: the conversation that it was started from, in whose chat people are told and asked"`
+	Visit            harness.VisitID      `json:"visit,omitempty" doc:"of a conversation: the visit of a workflow's node that has it"`
+	Input            json.RawMessage      `json:"input,omitempty" doc:"of a workflow run: an object"`
+
+	Messages  int64      `json:"messages" doc:"how many there are, both ways"`
+	Steps     int64      `json:"steps" doc:"how often the model answered"`
+	CreatedAt time.Time  `json:"createdAt"`
+	UpdatedAt time.Time  `json:"updatedAt"`
+	EndedAt   *time.Time `json:"endedAt,omitempty"`
+	PausedAt  *time.Time `json:"pausedAt,omitempty" doc:"since when a person has it instead of the agent"`
+	PausedBy  string     `json:"pausedBy,omitempty"`
+	TraceID   string     `json:"traceId,omitempty" doc:"of the trace of its newest message"`
 
 	Temporal *harness.TemporalLink `json:"temporal,omitempty" doc:"the Temporal workflow that is told of its approvals"`
 }
@@ -86,19 +93,39 @@ const (
 	EntryToolCall  EntryKind = "TOOL_CALL"
 	EntryExecution EntryKind = "EXECUTION"
 	EntryApproval  EntryKind = "APPROVAL"
+	EntryVisit     EntryKind = "VISIT"
 )
 
 // Entry is one thing that happened in a session. Which of the last fields is set
 // follows from its kind.
 type Entry struct {
 	At        time.Time  `json:"at"`
-	Kind      EntryKind  `json:"kind" enum:"MESSAGE,STEP,TOOL_CALL,EXECUTION,APPROVAL"`
+	Kind      EntryKind  `json:"kind" enum:"MESSAGE,STEP,TOOL_CALL,EXECUTION,APPROVAL,VISIT"`
 	ID        string     `json:"id"`
 	Message   *Message   `json:"message,omitempty"`
 	Step      *Step      `json:"step,omitempty"`
 	ToolCall  *ToolCall  `json:"toolCall,omitempty"`
 	Execution *Execution `json:"execution,omitempty"`
 	Approval  *Approval  `json:"approval,omitempty"`
+	Visit     *Visit     `json:"visit,omitempty"`
+}
+
+// Visit is one visit of a node by a workflow run.
+type Visit struct {
+	ID        harness.VisitID    `json:"id"`
+	Node      string             `json:"node"`
+	Number    int                `json:"number" doc:"its place among the visits of its node, from 1"`
+	State     harness.VisitState `json:"state"`
+	Attempts  int                `json:"attempts" doc:"the number of the attempt that is to start, runs or was the last"`
+	Arrivals  []harness.VisitID  `json:"arrivals" doc:"the visits that led to it"`
+	Input     string             `json:"input,omitempty" doc:"the prompt, command, question or reply of the newest attempt"`
+	Output    json.RawMessage    `json:"output,omitempty" doc:"an object: what expressions see of it"`
+	Reason    string             `json:"reason,omitempty"`
+	Session   harness.SessionID  `json:"session,omitempty" doc:"of a node of type AGENT: the conversation of the newest attempt"`
+	DueAt     *time.Time         `json:"dueAt,omitempty" doc:"when it is tried again, or times out"`
+	CreatedAt time.Time          `json:"createdAt"`
+	StartedAt *time.Time         `json:"startedAt,omitempty"`
+	EndedAt   *time.Time         `json:"endedAt,omitempty"`
 }
 
 // Step is one answer of the model.

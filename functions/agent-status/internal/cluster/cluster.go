@@ -41,7 +41,7 @@ func (c *Cluster) Read(ctx context.Context) (status.Found, error) {
 	for _, kind := range []string{v1alpha1.KindAgent, v1alpha1.KindWorkflow} {
 		items, err := c.resources.All(ctx, kind)
 		if err != nil && kind == v1alpha1.KindWorkflow {
-			found.Warnings = append(found.Warnings, err.Error())
+			found.Warnings, found.Unlisted = append(found.Warnings, err.Error()), true
 			continue
 		}
 		if err != nil {
@@ -62,7 +62,10 @@ func add(found *status.Found, r resource.Resource, namespace string, limits v1al
 		if len(problems) > 0 {
 			shown.Problems = problems.Error()
 		}
-		found.Resources = append(found.Resources, shown)
+		document.Workflow.Metadata.Name = r.Name // also where nothing could be read
+		text := status.WorkflowText(document, problems, namespace+"/"+r.Name, "")
+		text.Generation = r.Generation
+		found.Workflows, found.Resources = append(found.Workflows, text), append(found.Resources, shown)
 		return
 	}
 	document.Agent.Metadata.Name = r.Name // also where nothing could be read

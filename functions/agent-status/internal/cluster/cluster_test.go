@@ -134,6 +134,8 @@ func (r *rig) session(id, agent, state string) {
 		ON CONFLICT (session_id) DO UPDATE SET state = EXCLUDED.state`, id, agent, state))
 }
 
+const flow = `{"nodes": [{"id": "ask", "type": "AGENT", "agent": "a0", "prompt": "p"}, {"id": "end", "type": "END"}], "edges": [{"from": "ask", "to": "end"}]}`
+
 const plain = `{"systemPrompt": "Say \"hi\" — Grüße, 🙂\u2028 and \u007f: it's # fine"}`
 
 func TestPagesOfResourcesBecomeAgentsWithAStatus(t *testing.T) {
@@ -141,7 +143,7 @@ func TestPagesOfResourcesBecomeAgentsWithAStatus(t *testing.T) {
 	for i := range 5 {
 		r.server.Put("aiagents", fmt.Sprintf("a%d", i), plain)
 	}
-	r.server.Put("aiworkflows", "flow", `{"nodes": [{"id": "end", "type": "END"}]}`)
+	r.server.Put("aiworkflows", "flow", flow)
 	r.server.Put("aiworkflows", "torn", `{"nodes": []}`)
 	r.server.Expired = true
 	if got := r.reconcile(); len(got) != 7 {
@@ -160,7 +162,7 @@ func TestPagesOfResourcesBecomeAgentsWithAStatus(t *testing.T) {
 	var flow, torn v1alpha1.WorkflowStatus
 	r.server.Object("aiworkflows", "flow", "status", &flow)
 	r.server.Object("aiworkflows", "torn", "status", &torn)
-	if c := flow.Conditions; c[0].Reason != "NotInThisRelease" || c[0].Status != v1alpha1.ConditionFalse || c[1].Status != v1alpha1.ConditionTrue {
+	if c := flow.Conditions; flow.Phase != harness.AgentReady || c[0].Status != v1alpha1.ConditionTrue || c[1].Status != v1alpha1.ConditionTrue {
 		t.Errorf("a workflow: %+v", flow)
 	}
 	if c := torn.Conditions[1]; torn.Phase != harness.AgentInvalid || c.Status != v1alpha1.ConditionFalse || !strings.Contains(c.Message, "spec.nodes") {
@@ -241,7 +243,7 @@ func TestBadInputEndsInAConditionThatSaysWhatToMend(t *testing.T) {
 // list them, has agents all the same; workflows stay as they are.
 func TestAFailedListOfWorkflowsKeepsNoAgentBack(t *testing.T) {
 	r := newRig(t)
-	r.server.Put("aiworkflows", "flow", `{"nodes": [{"id": "end", "type": "END"}]}`)
+	r.server.Put("aiworkflows", "flow", flow)
 	r.server.Put("aiagents", "a", plain)
 	r.reconcile()
 	var before, after v1alpha1.WorkflowStatus

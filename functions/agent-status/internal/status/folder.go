@@ -28,7 +28,9 @@ type Found struct {
 	Texts     []postgres.AgentText
 	Broken    []postgres.BrokenSource
 	Resources []Resource // of a cluster: whose status is to be written
-	Warnings  []string   // for the log: what no agent's status can show
+	Workflows []postgres.WorkflowText
+	Unlisted  bool     // the workflows could not be read: those there were are kept
+	Warnings  []string // for the log: what no agent's status can show
 }
 
 // Read returns what the folder says. A wrong document spoils only its own agent
@@ -76,7 +78,24 @@ func (f *Found) document(file string, d v1alpha1.Document, limits v1alpha1.Limit
 		f.broken(file, file+": "+problems.Error(), file+": "+problems.Error())
 		return
 	}
+	if d.Kind == v1alpha1.KindWorkflow {
+		f.Workflows = append(f.Workflows, WorkflowText(d, problems, file, file+": "))
+		return
+	}
 	f.Texts = append(f.Texts, Text(d, problems, file, file+": ", limits))
+}
+
+// WorkflowText is what a document that names its workflow says of it. prefix goes
+// before what is wrong with it.
+func WorkflowText(d v1alpha1.Document, problems v1alpha1.Problems, source, prefix string) postgres.WorkflowText {
+	flow := d.Workflow.Workflow()
+	text := postgres.WorkflowText{Name: flow.Name, Source: source}
+	if len(problems) == 0 {
+		text.Workflow = &flow
+	} else {
+		text.Reason = prefix + problems.Error()
+	}
+	return text
 }
 
 // Text is what a document that names its agent says of it. prefix goes before

@@ -26,6 +26,9 @@ const (
 	reasonReady         = "Ready"
 	reasonHalted        = "Halted"
 	reasonNotYet        = "NotInThisRelease"
+	reasonAgents        = "AgentsAvailable"
+	reasonNoAgent       = "AgentNotFound"
+	reasonNoShell       = "AgentRunsNoCommands"
 )
 
 // statusOf says how an agent stands as its resource's status shows it. before
@@ -48,19 +51,41 @@ func statusOf(s postgres.Standing, before []v1alpha1.Condition, now time.Time) v
 	return status
 }
 
-// workflowStatus is the status of a workflow: problems is what is wrong with it.
-func workflowStatus(generation int64, problems string, before []v1alpha1.Condition, now time.Time) v1alpha1.WorkflowStatus {
-	status := v1alpha1.WorkflowStatus{Phase: harness.AgentDegraded, ObservedGeneration: generation}
+// workflowStatus is the status of a workflow: problems is what is wrong with its
+// text, and w how its rows stand.
+func workflowStatus(generation int64, problems string, w postgres.WorkflowStanding, before []v1alpha1.Condition, now time.Time) v1alpha1.WorkflowStatus {
+	status := v1alpha1.WorkflowStatus{Phase: harness.AgentReady, ObservedGeneration: generation, ActiveSessions: w.Sessions}
 	word := condition(v1alpha1.ConditionAccepted, v1alpha1.ConditionTrue, reasonAccepted, "")
-	whole := condition(v1alpha1.ConditionReady, v1alpha1.ConditionFalse, reasonNotYet, "workflows are checked and kept, and this release does not run them yet")
 	if problems != "" {
 		status.Phase = harness.AgentInvalid
+		if w.Revision > 0 {
+			problems += fmt.Sprintf("\nUntil that is mended, revision %d stays in use.", w.Revision)
+		}
 		word = condition(v1alpha1.ConditionAccepted, v1alpha1.ConditionFalse, reasonRefused, problems)
-		whole = condition(v1alpha1.ConditionReady, v1alpha1.ConditionFalse, reasonRefused, problems)
 	}
-	status.Conditions = []v1alpha1.Condition{whole, word}
+	conditions := append([]v1alpha1.Condition{word}, workflowAgents(w)...)
+	status.Conditions = append([]v1alpha1.Condition{ready(conditions)}, conditions...)
+	if status.Phase == harness.AgentReady && status.Conditions[0].Status != v1alpha1.ConditionTrue {
+		status.Phase = harness.AgentDegraded
+	}
 	stamp(status.Conditions, before, generation, now)
 	return status
+}
+
+// workflowAgents says whether the agents are there that the revision in use names.
+func workflowAgents(w postgres.WorkflowStanding) []v1alpha1.Condition {
+	kind := v1alpha1.ConditionAgents
+	switch {
+	case w.Revision == 0:
+		return nil
+	case len(w.Missing) > 0:
+		return []v1alpha1.Condition{condition(kind, v1alpha1.ConditionFalse, reasonNoAgent,
+			"there is no such AiAgent, or it never was READY: "+strings.Join(postgres.Names(w.Missing), ", "))}
+	case len(w.Shells) > 0:
+		return []v1alpha1.Condition{condition(kind, v1alpha1.ConditionFalse, reasonNoShell,
+			"nodes of type SHELL need an agent whose harness is of type CODE or BOTH: "+strings.Join(postgres.Names(w.Shells), ", "))}
+	}
+	return []v1alpha1.Condition{condition(kind, v1alpha1.ConditionTrue, reasonAgents, "")}
 }
 
 // stamp dates conditions: one that has not flipped keeps its time.

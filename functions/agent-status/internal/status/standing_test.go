@@ -159,17 +159,28 @@ func TestTimesStayUnlessAConditionFlips(t *testing.T) {
 	}
 }
 
-func TestWorkflowsAreCheckedAndNotYetRun(t *testing.T) {
-	fine := workflowStatus(4, "", nil, then)
-	if got := short(v1alpha1.Status{Phase: fine.Phase, Conditions: fine.Conditions}); !cmp.Equal(got[2], "Accepted True Accepted") ||
-		!strings.HasPrefix(got[1], "Ready False NotInThisRelease") || fine.ObservedGeneration != 4 {
+func TestWorkflows(t *testing.T) {
+	w := postgres.WorkflowStanding{WorkflowStatus: postgres.WorkflowStatus{Name: "w", Phase: harness.AgentReady, Revision: 1}, Sessions: 2}
+	fine := workflowStatus(4, "", w, nil, then)
+	if got := short(v1alpha1.Status{Phase: fine.Phase, Conditions: fine.Conditions}); !cmp.Equal(got, []string{"READY", "Ready True Ready", "Accepted True Accepted", "AgentsAvailable True AgentsAvailable"}) ||
+		fine.ObservedGeneration != 4 || fine.ActiveSessions != 2 {
+		t.Errorf("%q %+v", got, fine)
+	}
+	wrong := workflowStatus(5, "spec.start names no node", w, fine.Conditions, now)
+	if got := short(v1alpha1.Status{Phase: wrong.Phase, Conditions: wrong.Conditions}); got[0] != "INVALID" || !strings.HasPrefix(got[1], "Ready False Refused spec.start names no node") ||
+		!strings.Contains(got[2], "revision 1 stays in use") {
 		t.Errorf("%q", got)
 	}
-	wrong := workflowStatus(5, "spec.start names no node", fine.Conditions, now)
-	if got := short(v1alpha1.Status{Phase: wrong.Phase, Conditions: wrong.Conditions}); got[0] != "INVALID" || got[2] != "Accepted False Refused spec.start names no node" {
-		t.Errorf("%q", got)
-	}
-	if !wrong.Conditions[0].LastTransitionTime.Equal(then.Truncate(time.Second)) || !wrong.Conditions[1].LastTransitionTime.Equal(now.Truncate(time.Second)) {
+	if !wrong.Conditions[0].LastTransitionTime.Equal(now.Truncate(time.Second)) || !wrong.Conditions[2].LastTransitionTime.Equal(then.Truncate(time.Second)) {
 		t.Errorf("times: %+v", wrong.Conditions)
+	}
+	w.Missing = map[harness.AgentName]struct{}{"b": {}, "a": {}}
+	alone := workflowStatus(4, "", w, nil, then)
+	if got := short(v1alpha1.Status{Phase: alone.Phase, Conditions: alone.Conditions}); got[0] != "DEGRADED" || got[1] != "Ready False AgentNotFound there is no such AiAgent, or it never was READY: a, b" {
+		t.Errorf("%q", got)
+	}
+	w.Missing, w.Shells = nil, map[harness.AgentName]struct{}{"c": {}}
+	if got := workflowStatus(4, "", w, nil, then); got.Phase != harness.AgentDegraded || got.Conditions[0].Reason != "AgentRunsNoCommands" {
+		t.Errorf("%+v", got)
 	}
 }

@@ -32,6 +32,8 @@ type Source interface {
 // Store keeps them.
 type Store interface {
 	PutAgents(ctx context.Context, texts []postgres.AgentText, broken []postgres.BrokenSource) ([]postgres.AgentStatus, []event.Event, error)
+	PutWorkflows(ctx context.Context, texts []postgres.WorkflowText, broken []postgres.BrokenSource) ([]postgres.WorkflowStatus, error)
+	WorkflowStandings(ctx context.Context) (map[harness.WorkflowName]postgres.WorkflowStanding, error)
 	Standings(ctx context.Context, names ...harness.AgentName) ([]postgres.Standing, error)
 	StatusDirty(ctx context.Context, every time.Duration, limit int) ([]harness.AgentName, error)
 	ClaimStatus(ctx context.Context, agent harness.AgentName, every time.Duration) (time.Time, error)
@@ -126,10 +128,32 @@ func (r *Reconciler) reconcile(ctx context.Context, e event.Event) ([]harness.Ag
 		r.Log.Log(ctx, level, "agent status changed", "agent", string(a.Name), "phase", string(a.Phase), "revision", a.Revision, "reason", a.Reason)
 	}
 	r.Publish(ctx, events...)
+	if err := r.workflows(ctx, found); err != nil {
+		return nil, err
+	}
 	if r.Resources == nil {
 		return nil, nil
 	}
 	return r.statuses(ctx, found.Resources, e.Type == event.Ping)
+}
+
+// workflows makes the stored workflows what the source says now.
+func (r *Reconciler) workflows(ctx context.Context, found Found) error {
+	if found.Unlisted {
+		return nil
+	}
+	changed, err := r.Store.PutWorkflows(ctx, found.Workflows, found.Broken)
+	if err != nil {
+		return err
+	}
+	for _, w := range changed {
+		level := slog.LevelInfo
+		if w.Phase == harness.AgentInvalid {
+			level = slog.LevelWarn
+		}
+		r.Log.Log(ctx, level, "workflow status changed", "workflow", string(w.Name), "phase", string(w.Phase), "revision", w.Revision, "reason", w.Reason)
+	}
+	return nil
 }
 
 // statuses writes every status that is not as the rows say. again asks those who
@@ -146,11 +170,15 @@ func (r *Reconciler) statuses(ctx context.Context, resources []Resource, again b
 	if again && slices.ContainsFunc(standings, lacking) {
 		r.Publish(ctx, lookAgain(r.Now()))
 	}
+	flows, err := r.Store.WorkflowStandings(ctx)
+	if err != nil {
+		return nil, err
+	}
 	var right []postgres.Standing
 	var failures error
 	for _, resource := range resources {
 		if resource.Kind == v1alpha1.KindWorkflow {
-			failures = errors.Join(failures, r.writeWorkflow(ctx, resource))
+			failures = errors.Join(failures, r.writeWorkflow(ctx, resource, flows[harness.WorkflowName(resource.Name)]))
 			continue
 		}
 		s, known := of[resource.Name]

@@ -3,6 +3,7 @@ package status_test
 import (
 	"context"
 	"errors"
+	"fmt"
 	"log/slog"
 	"os"
 	"path/filepath"
@@ -53,7 +54,7 @@ func (r *rig) deliver() {
 	if err := r.Reconcile(context.Background(), e); err != nil {
 		r.t.Fatal(err)
 	}
-	tables := []string{"agents", "agent_revisions", "channel_routes", "outbox", "sessions"}
+	tables := []string{"agents", "agent_revisions", "channel_routes", "outbox", "sessions", "workflows", "workflow_revisions", "workflow_triggers"}
 	before, said := postgrestest.Dump(r.t, r.store, tables...), len(r.said)
 	if err := r.Reconcile(context.Background(), e); err != nil {
 		r.t.Fatal(err)
@@ -205,4 +206,54 @@ func TestNothingIsSaidUnlessItIsStored(t *testing.T) {
 	if err := r.Reconcile(context.Background(), event.Event{}); harness.KindOf(err) != harness.Unavailable || len(r.said) > 0 {
 		t.Errorf("got %v and %d events", err, len(r.said))
 	}
+}
+
+const workflowText = `apiVersion: tuluat.ai/v1alpha1
+kind: AiWorkflow
+metadata: {name: release}
+spec:
+  triggers: [{type: CHANNEL, agent: a, pattern: ^/release}]
+  nodes: [{id: ask, type: AGENT, agent: a, prompt: "%s"}, {id: end, type: END}]
+  edges: [{from: ask, to: end}]
+`
+
+// Workflows of a folder are kept as agents are: a wrong text leaves the revision
+// in use, a broken file changes nothing, and one that is gone is DELETED.
+func TestWorkflowsOfAFolder(t *testing.T) {
+	r := newRig(t)
+	stands := func(phase harness.AgentPhase, revision int64, reason, prompt string) {
+		t.Helper()
+		r.deliver()
+		w, err := r.store.GetWorkflow(t.Context(), "release")
+		if phase == harness.AgentDeleted {
+			if harness.KindOf(err) != harness.NotFound {
+				t.Errorf("%+v %v", w, err)
+			}
+			return
+		}
+		if err != nil || w.Phase != phase || w.Revision != revision || !strings.Contains(w.Reason, reason) || (reason == "") != (w.Reason == "") || w.Workflow.Nodes[0].Prompt != prompt {
+			t.Errorf("%+v %v, want %s %d %q %q", w, err, phase, revision, reason, prompt)
+		}
+	}
+	r.write("w.yaml", fmt.Sprintf(workflowText, "one"))
+	stands(harness.AgentReady, 1, "", "one")
+	standings, err := r.store.WorkflowStandings(t.Context())
+	if _, missing := standings["release"].Missing["a"]; err != nil || !missing {
+		t.Errorf("its agent is not there: %+v %v", standings, err)
+	}
+	r.write("w.yaml", fmt.Sprintf(workflowText, "${nodes.no.text}"))
+	stands(harness.AgentInvalid, 1, `w.yaml: document 1, line 6: spec.nodes[0].prompt has ${nodes.no.text}, which looks at the node "no"`, "one")
+	r.write("w.yaml", "{")
+	stands(harness.AgentInvalid, 1, "w.yaml", "one")
+	r.write("w.yaml", fmt.Sprintf(workflowText, "two")+"---\napiVersion: tuluat.ai/v1alpha1\nkind: AiAgent\nmetadata: {name: a}\n")
+	stands(harness.AgentReady, 2, "", "two")
+	if standings, err = r.store.WorkflowStandings(t.Context()); err != nil || len(standings["release"].Missing) > 0 {
+		t.Errorf("its agent is there: %+v %v", standings, err)
+	}
+	if err := os.Remove(filepath.Join(r.dir, "w.yaml")); err != nil {
+		t.Fatal(err)
+	}
+	stands(harness.AgentDeleted, 0, "", "")
+	r.write("w.yaml", fmt.Sprintf(workflowText, "two"))
+	stands(harness.AgentReady, 2, "", "two")
 }

@@ -177,11 +177,12 @@ func (r *Reconciler) compare(s postgres.Standing, resource Resource) (v1alpha1.S
 	return want, readable && equal(is, want)
 }
 
-// writeWorkflow does the same for a workflow, of which nothing but its text counts.
-func (r *Reconciler) writeWorkflow(ctx context.Context, resource Resource) error {
+// writeWorkflow does the same for a workflow, which is looked at with all others
+// only: at each reconcile.
+func (r *Reconciler) writeWorkflow(ctx context.Context, resource Resource, w postgres.WorkflowStanding) error {
 	var is v1alpha1.WorkflowStatus
 	readable := json.Unmarshal(resource.Status, &is) == nil
-	want := workflowStatus(resource.Generation, resource.Problems, is.Conditions, r.Now())
+	want := workflowStatus(resource.Generation, resource.Problems, w, is.Conditions, r.Now())
 	if readable && equal(is, want) {
 		return nil
 	}

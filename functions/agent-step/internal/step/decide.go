@@ -49,6 +49,11 @@ func decide(c *postgres.Claim, l limits) plan {
 		p.commit.End = true
 		return p.end(harness.SessionCompleted, "This conversation is over. Your next message starts a new one.")
 	}
+	if p.commit.Start {
+		if started, ok := p.trigger(c, turn); ok {
+			return started
+		}
+	}
 	open := p.settleCalls(c)
 	if open > 0 {
 		if p.commit.State = harness.SessionAwaitingExecution; p.waits {

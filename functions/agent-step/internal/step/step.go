@@ -40,10 +40,16 @@ type Model interface {
 	Complete(ctx context.Context, r model.Request) (model.Response, error)
 }
 
+// Runs works the steps of workflow runs.
+type Runs interface {
+	Work(ctx context.Context, claim *postgres.Claim) ([]event.Event, error)
+}
+
 // Options are everything a Stepper depends on.
 type Options struct {
 	Store         Store
 	Model         Model
+	Runs          Runs
 	Publish       func(ctx context.Context, events ...event.Event)
 	Log           *slog.Logger
 	Lease         postgres.Lease
@@ -76,6 +82,11 @@ func (s *Stepper) Session(ctx context.Context, e event.Event) error {
 		return nil
 	}
 	if err != nil {
+		return err
+	}
+	if claim.Workflow != "" {
+		events, err := s.Runs.Work(ctx, claim)
+		s.Publish(context.WithoutCancel(ctx), events...)
 		return err
 	}
 	commit, err := s.work(ctx, claim)

@@ -71,7 +71,7 @@ func (r rows) cases() map[string]valid {
 		return fmt.Sprintf(`{"apiVersion":"tuluat.ai/v1alpha1","kind":"AiAgent","metadata":{"name":%q},"spec":{"description":"new"}}`, name)
 	}
 	workflow := func(name string) string {
-		return fmt.Sprintf(`{"apiVersion":"tuluat.ai/v1alpha1","kind":"AiWorkflow","metadata":{"name":%q},"spec":{"nodes":[{"id":"end","type":"END"}]}}`, name)
+		return fmt.Sprintf(`{"apiVersion":"tuluat.ai/v1alpha1","kind":"AiWorkflow","metadata":{"name":%q},"spec":{"nodes":[{"id":"ask","type":"AGENT","agent":"coder","prompt":"p"},{"id":"end","type":"END"}],"edges":[{"from":"ask","to":"end"}]}}`, name)
 	}
 	anyVersion := map[string]string{"If-Match": "*"}
 	name := func(n string) map[string]string { return map[string]string{"name": n} }

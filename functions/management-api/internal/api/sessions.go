@@ -2,6 +2,7 @@ package api
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"net/http"
 	"reflect"
@@ -23,6 +24,8 @@ type sessionStore interface {
 	ListMessages(ctx context.Context, session harness.SessionID, afterSeq int64, limit int) ([]view.Message, error)
 	Timeline(ctx context.Context, session harness.SessionID, after view.Place, limit int) ([]view.Entry, error)
 	CancelSession(ctx context.Context, id harness.SessionID, by string) (view.Session, []event.Event, error)
+	GetWorkflow(ctx context.Context, name harness.WorkflowName) (postgres.WorkflowInUse, error)
+	StartRun(ctx context.Context, r postgres.NewRun) (id harness.SessionID, started bool, events []event.Event, err error)
 	Accept(ctx context.Context, channel harness.Channel, in postgres.Inbound, traceparent string) ([]postgres.Accepted, []event.Event, error)
 }
 
@@ -49,11 +52,13 @@ type (
 		Body startBody
 	}
 	startBody struct {
-		Agent harness.AgentName `json:"agent" minLength:"1" maxLength:"63"`
-		Text  string            `json:"text" minLength:"1" maxLength:"65536"`
+		Agent harness.AgentName `json:"agent,omitempty" minLength:"1" maxLength:"63" doc:"whom the text is for"`
+		Text  string            `json:"text,omitempty" minLength:"1" maxLength:"65536"`
 		Chat  string            `json:"chat,omitempty" maxLength:"200" doc:"the caller's own name of the conversation, which means another one to another caller; without one it is a new one. The session's chat is it behind a digest of the caller's name"`
 
 		Temporal *harness.TemporalLink `json:"temporal,omitempty" doc:"the Temporal workflow that gets the signal ApprovalSignal when an approval of the session ends. Refused where temporal-bridge is not installed"`
+		Workflow harness.WorkflowName  `json:"workflow,omitempty" minLength:"1" maxLength:"63" doc:"the workflow of which a run is started, in place of agent and text"`
+		Input    json.RawMessage       `json:"input,omitempty" doc:"of the run: an object, with the inputs that the workflow declares"`
 	}
 	sendInput struct {
 		IDInput
@@ -69,7 +74,7 @@ type (
 	}
 	accepted struct {
 		Session   harness.SessionID `json:"session"`
-		Message   harness.MessageID `json:"message"`
+		Message   harness.MessageID `json:"message,omitempty" doc:"of a conversation"`
 		Duplicate bool              `json:"duplicate" doc:"the Idempotency-Key was known"`
 	}
 	sessionInput       struct{ IDInput }
@@ -149,6 +154,14 @@ func (a *api) timeline(ctx context.Context, in *listOfSessionInput) (*listOutput
 }
 
 func (a *api) startSession(ctx context.Context, in *startInput) (*acceptedOutput, error) {
+	switch {
+	case in.Body.Workflow != "":
+		return a.startRun(ctx, in)
+	case len(in.Body.Input) > 0:
+		return nil, refuseField("#/input", "is of a workflow's run: name the workflow, or remove it")
+	case in.Body.Agent == "":
+		return nil, refuseField("#/agent", "is missing: name an agent and a text, or a workflow")
+	}
 	key := a.identity(ctx, in.Key)
 	chat := key // a repeat is about the same conversation
 	if in.Body.Chat != "" {
@@ -191,6 +204,9 @@ func (a *api) sendMessage(ctx context.Context, in *sendInput) (*acceptedOutput, 
 	s, err := a.Store.GetSession(ctx, in.session())
 	if err != nil {
 		return nil, err
+	}
+	if s.Workflow != "" {
+		return nil, refuse(http.StatusConflict, "the session is a run of the workflow "+string(s.Workflow)+", which takes no messages")
 	}
 	if s.Channel != harness.ChannelAPI {
 		return nil, refuse(http.StatusConflict, "the session is of channel "+string(s.Channel)+": its messages come from there")

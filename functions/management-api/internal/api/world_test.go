@@ -78,8 +78,13 @@ kind: AiWorkflow
 metadata:
   name: %s
 spec:
+  inputs:
+    - {name: service, type: string, required: true}
   nodes:
+    - {id: ask, type: AGENT, agent: coder, prompt: "about ${input.service}"}
     - {id: end, type: END}
+  edges:
+    - {from: ask, to: end}
 `
 
 func newWorld(t *testing.T) *world {

@@ -45,6 +45,10 @@ type Store interface {
 	EndedSessions(ctx context.Context, ids []harness.SessionID) ([]harness.SessionID, error)
 	EndOrphans(ctx context.Context, lease postgres.Lease, limit int) ([]event.Event, error)
 
+	ScheduleTriggers(ctx context.Context, after harness.WorkflowName, place, limit int) ([]postgres.ScheduleTrigger, error)
+	StartRun(ctx context.Context, r postgres.NewRun) (id harness.SessionID, started bool, events []event.Event, err error)
+	ScheduleChecked(ctx context.Context, t postgres.ScheduleTrigger, at time.Time) error
+
 	StatusDirty(ctx context.Context, every time.Duration, limit int) ([]harness.AgentName, error)
 
 	CompleteIdle(ctx context.Context, limit int) (int, error)
@@ -139,7 +143,7 @@ type item struct {
 
 // items is every item, in the order of a pass: what people wait for first.
 func (r *Reaper) items() []item {
-	return append(r.timers(),
+	return append(append([]item{{"schedules", r.startScheduled}}, r.timers()...),
 		item{"sandboxes", r.endSandboxes},
 		item{"leaks", r.findLeaks},
 		item{"orphans", r.endOrphans},

@@ -7,7 +7,6 @@ import (
 	"net/url"
 	"time"
 
-	"tuluat.ai/harness/shared/api/v1alpha1"
 	"tuluat.ai/harness/shared/harness"
 	"tuluat.ai/harness/shared/harness/view"
 )
@@ -32,7 +31,29 @@ type Object struct {
 	Kind       string          `json:"kind"`
 	Metadata   Metadata        `json:"metadata"`
 	Spec       json.RawMessage `json:"spec"`
-	Status     v1alpha1.Status `json:"status"`
+	Status     Status          `json:"status"`
+}
+
+// Status is that of v1alpha1, which brings all that validates resources.
+type Status struct {
+	Phase               harness.AgentPhase     `json:"phase"`
+	ObservedGeneration  int64                  `json:"observedGeneration"`
+	Revision            int64                  `json:"revision"`
+	ActiveSessions      int                    `json:"activeSessions"`
+	ActiveSandboxes     int                    `json:"activeSandboxes"`
+	LastExecutionAt     *time.Time             `json:"lastExecutionAt"`
+	LastExecutionStatus harness.ExecutionState `json:"lastExecutionStatus"`
+	Conditions          []Condition            `json:"conditions"`
+}
+
+// Condition is one thing that is, or is not, as an object needs it.
+type Condition struct {
+	Type               string    `json:"type"`
+	Status             string    `json:"status"`
+	Reason             string    `json:"reason"`
+	Message            string    `json:"message"`
+	ObservedGeneration int64     `json:"observedGeneration"`
+	LastTransitionTime time.Time `json:"lastTransitionTime"`
 }
 
 // Metadata is what of an object's metadata is looked at here.

@@ -2,6 +2,7 @@ package api
 
 import (
 	"context"
+	"encoding/json"
 	"net/url"
 	"time"
 
@@ -43,6 +44,16 @@ func (c *Client) Start(ctx context.Context, agent, text, chat string, temporal *
 	}
 	if temporal != nil {
 		body["temporal"] = temporal
+	}
+	item, _, err := post[Accepted](ctx, c, path("sessions"), body, keyed(time.Now()))
+	return item, err
+}
+
+// StartRun starts a run of a workflow with an input, a JSON object; none: {}.
+func (c *Client) StartRun(ctx context.Context, workflow string, input json.RawMessage) (Item[Accepted], error) {
+	body := map[string]any{"workflow": workflow}
+	if len(input) > 0 {
+		body["input"] = input
 	}
 	item, _, err := post[Accepted](ctx, c, path("sessions"), body, keyed(time.Now()))
 	return item, err

@@ -80,7 +80,7 @@ func (d *description) object(kind api.Kind) error {
 		return err
 	}
 	for _, c := range o.Status.Conditions {
-		fmt.Fprintf(w, "\n%s is %s since %s (%s)\n", visible(string(c.Type)), visible(string(c.Status)), when(c.LastTransitionTime), visible(c.Reason))
+		fmt.Fprintf(w, "\n%s is %s since %s (%s)\n", visible(c.Type), visible(c.Status), when(c.LastTransitionTime), visible(c.Reason))
 		if c.Message != "" {
 			for line := range strings.SplitSeq(visible(c.Message), "\n") {
 				fmt.Fprintln(w, "  "+line)

@@ -179,7 +179,7 @@ func newSessionTimeline(sys System) *cobra.Command {
 	var limit int
 	cmd := &cobra.Command{
 		Use: "timeline ID", Short: "Show everything that happened in a session", Args: cobra.ExactArgs(1),
-		Long:              "Show everything that happened in a session, the oldest first: messages, what the\nmodel answered and asked for, commands, approvals. -o json has all of it in full.",
+		Long:              "Show everything that happened in a session, the oldest first: messages, what the\nmodel answered and asked for, commands, approvals, and of a workflow run the visits\nof its nodes. -o json has all of it in full.",
 		ValidArgsFunction: first(m.sessions()),
 	}
 	f.flag(cmd)
@@ -210,6 +210,8 @@ func entryState(e view.Entry) string {
 		return string(e.Execution.State)
 	case e.Approval != nil:
 		return string(e.Approval.State)
+	case e.Visit != nil:
+		return string(e.Visit.State)
 	}
 	return ""
 }
@@ -234,6 +236,8 @@ func entryText(e view.Entry) string {
 		return text
 	case e.Approval != nil:
 		return e.Approval.Title
+	case e.Visit != nil:
+		return fmt.Sprintf("%s, visit %d: %s", e.Visit.Node, e.Visit.Number, visitText(*e.Visit))
 	}
 	return ""
 }

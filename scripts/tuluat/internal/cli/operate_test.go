@@ -388,3 +388,34 @@ func TestVersionOfTheServer(t *testing.T) {
 		t.Errorf("%+v", got)
 	}
 }
+
+func TestRunsOfWorkflows(t *testing.T) {
+	f := newFake(t)
+	f.say("POST /api/v1/sessions", 202, `{"session":"ses_1","duplicate":false}`)
+	got := f.run("session", "start", "--workflow", "release", "--input", `{"service": "web"}`)
+	if got.code != 0 || got.out != "run ses_1 of workflow release is started\n" || f.bodies[0] != `{"input":{"service":"web"},"workflow":"release"}` || f.headers[0].Get("Idempotency-Key") == "" {
+		t.Errorf("%+v %q", got, f.bodies)
+	}
+	for _, wrong := range [][]string{
+		{"--workflow", "release", "--input", "{"}, {"coder", "text", "--input", "{}"}, {"--workflow", "release", "coder", "text"}, {"coder"}, {"--workflow", "release", "--wait"},
+	} {
+		if got := f.run(append([]string{"session", "start"}, wrong...)...); got.code != 2 {
+			t.Errorf("%v: %+v", wrong, got)
+		}
+	}
+	f.say("GET /api/v1/sessions/ses_1", 200, `{"id":"ses_1","agent":"coder","channel":"API","account":"release","chat":"ses_1","state":"AWAITING_APPROVAL","currentNode":"may","workflow":"release",
+		"workflowRevision":3,"input":{"service":"web"},"createdAt":"2026-01-02T03:04:05Z","updatedAt":"2026-01-02T03:04:05Z"}`)
+	f.say("GET /api/v1/sessions/ses_1/timeline", 200, `{"items":[
+		{"at":"2026-01-02T03:04:05Z","kind":"VISIT","id":"vis_1","visit":{"id":"vis_1","node":"ask","number":1,"state":"DONE","attempts":2,"arrivals":[],"output":{"text":"fine"},"createdAt":"2026-01-02T03:04:05Z"}},
+		{"at":"2026-01-02T03:04:06Z","kind":"APPROVAL","id":"apr_1","approval":{"id":"apr_1","title":"t"}},
+		{"at":"2026-01-02T03:04:06Z","kind":"VISIT","id":"vis_2","visit":{"id":"vis_2","node":"may","number":1,"state":"WAITING","attempts":1,"arrivals":["vis_1"],"input":"Ship\u001b[31m it?","createdAt":"2026-01-02T03:04:06Z"}}]}`)
+	got = f.run("session", "show", "ses_1")
+	for _, want := range []string{"release, revision 3", "may", `{"text":"fine"}`, "Ship^[[31m it?"} {
+		if got.code != 0 || !strings.Contains(got.out, want) {
+			t.Errorf("%q is not in\n%s", want, got.out)
+		}
+	}
+	if strings.Contains(got.out, "apr_1") {
+		t.Error(got.out)
+	}
+}

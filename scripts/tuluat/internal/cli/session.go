@@ -2,6 +2,7 @@ package cli
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"maps"
@@ -87,26 +88,100 @@ func newSessionShow(sys System) *cobra.Command {
 			return f.write(sys.Stdout, item)
 		}
 		s := item.View
-		return facts(sys.Stdout, "ID", string(s.ID), "Agent", string(s.Agent), "State", string(s.State), "Reason", s.Reason, "Taken over", heldBy(s), "Node", s.CurrentNode, "Channel", string(s.Channel),
+		if err := facts(sys.Stdout, "ID", string(s.ID), "Agent", string(s.Agent), "State", string(s.State), "Reason", s.Reason, "Taken over", heldBy(s), "Node", s.CurrentNode, "Channel", string(s.Channel),
 			"Account", s.Account, "Chat", s.Chat, "Messages", fmt.Sprint(s.Messages), "Steps", fmt.Sprint(s.Steps), "Created", when(s.CreatedAt), "Updated", when(s.UpdatedAt),
-			"Ended", whenever(s.EndedAt), "Trace", s.TraceID, "Temporal", temporalText(s.Temporal))
+			"Ended", whenever(s.EndedAt), "Trace", s.TraceID, "Temporal", temporalText(s.Temporal), "Workflow", run(s), "Origin", string(s.Origin), "Visit", string(s.Visit), "Input", string(s.Input)); err != nil {
+			return err
+		}
+		if s.Workflow == "" {
+			return nil
+		}
+		return m.visits(ctx, s.ID)
 	})
 	return cmd
+}
+
+// run says which workflow a session is a run of, if it is one.
+func run(s view.Session) string {
+	if s.Workflow == "" {
+		return ""
+	}
+	return fmt.Sprintf("%s, revision %d", s.Workflow, s.WorkflowRevision)
+}
+
+// visits shows what a run has done.
+func (m *manager) visits(ctx context.Context, id harness.SessionID) error {
+	l, err := m.client.Timeline(ctx, id, 0)
+	if err != nil {
+		return &aboutError{"session " + string(id), err}
+	}
+	visits := api.List[view.Entry]{}
+	for _, item := range l.Items {
+		if item.View.Visit != nil {
+			visits.Items = append(visits.Items, item)
+		}
+	}
+	fmt.Fprintln(m.sys.Stdout)
+	return printList(m.sys, asTable, "visits", visits, []column[view.Entry]{
+		{"NODE", func(e view.Entry) string { return e.Visit.Node }},
+		{"VISIT", func(e view.Entry) string { return fmt.Sprint(e.Visit.Number) }},
+		{"STATE", func(e view.Entry) string { return words(string(e.Visit.State)) }},
+		{"ATTEMPTS", func(e view.Entry) string { return fmt.Sprint(e.Visit.Attempts) }},
+		{"BEGAN", func(e view.Entry) string { return when(e.Visit.CreatedAt) }},
+		{"ENDED", func(e view.Entry) string { return whenever(e.Visit.EndedAt) }},
+		{"WHAT", func(e view.Entry) string { return short(visitText(*e.Visit), 80) }},
+	})
+}
+
+// visitText is why a visit failed, else what it came to, else what it was asked.
+func visitText(v view.Visit) string {
+	switch {
+	case v.Reason != "":
+		return v.Reason
+	case len(v.Output) > 0:
+		return string(v.Output)
+	}
+	return v.Input
 }
 
 func newSessionStart(sys System) *cobra.Command {
 	m := &manager{sys: sys}
 	t := talking{m: m}
-	var chat string
+	var chat, workflow, input string
 	var link temporalFlags
 	cmd := &cobra.Command{
-		Use: "start AGENT TEXT...", Short: "Say something to an agent in a new session", Args: cobra.MinimumNArgs(2),
-		Example: "  tuluat session start python-coder 'What is 2^100?' --wait", ValidArgsFunction: first(m.objects(api.Agents)),
+		Use: "start {AGENT TEXT... | --workflow NAME}", Short: "Say something to an agent in a new session, or start a run of a workflow",
+		Args: func(cmd *cobra.Command, args []string) error {
+			if workflow != "" {
+				return cobra.NoArgs(cmd, args)
+			}
+			return cobra.MinimumNArgs(2)(cmd, args)
+		},
+		Example:           "  tuluat session start python-coder 'What is 2^100?' --wait\n  tuluat session start --workflow release --input '{\"service\": \"web\"}'",
+		ValidArgsFunction: first(m.objects(api.Agents)),
 	}
 	cmd.Flags().StringVar(&chat, "chat", "", "a name for the conversation: with one that is open, it goes on there")
 	link.flags(cmd)
+	cmd.Flags().StringVar(&workflow, "workflow", "", "start a run of this workflow")
+	cmd.Flags().StringVar(&input, "input", "", "with --workflow: the run's input, a JSON object")
 	t.flags(cmd)
+	cmd.MarkFlagsMutuallyExclusive("workflow", "chat")
+	cmd.MarkFlagsMutuallyExclusive("workflow", "wait")
 	cmd.RunE = m.run(func(ctx context.Context, args []string) error {
+		if input != "" && (workflow == "" || !json.Valid([]byte(input))) {
+			return &usageError{"--input is a JSON object, and goes with --workflow"}
+		}
+		if workflow != "" {
+			item, err := m.client.StartRun(ctx, workflow, json.RawMessage(input))
+			if err != nil {
+				return &aboutError{"workflow " + workflow, err}
+			}
+			if t.f != asTable {
+				return t.f.write(sys.Stdout, item)
+			}
+			fmt.Fprintf(sys.Stdout, "run %s of workflow %s is started\n", visible(string(item.View.Session)), visible(workflow))
+			return nil
+		}
 		return t.run(ctx, "agent "+args[0], func() (api.Item[api.Accepted], error) {
 			return m.client.Start(ctx, args[0], strings.Join(args[1:], " "), chat, link.given())
 		})

@@ -200,13 +200,13 @@ END $$;
 -- +goose StatementEnd
 
 -- +goose StatementBegin
--- cancel_approvals ends every open approval of session s: of the caller, who has
--- locked the session.
-CREATE FUNCTION cancel_approvals(s text, by text, why text) RETURNS SETOF announced LANGUAGE plpgsql AS $$
+-- cancel_approvals ends the open ones of approvals, on behalf of the caller, who
+-- has locked their sessions and those that hold their cards.
+CREATE FUNCTION cancel_approvals(ids text[], by text, why text) RETURNS SETOF announced LANGUAGE plpgsql AS $$
 DECLARE
     id text;
 BEGIN
-    FOR id IN SELECT approval_id FROM approvals WHERE session_id = s AND state = 'PENDING' ORDER BY approval_id LOOP
+    FOR id IN SELECT approval_id FROM approvals WHERE approval_id = ANY (ids) AND state = 'PENDING' ORDER BY approval_id LOOP
         UPDATE approvals SET state = 'CANCELLED', decided_by = by, decided_via = CASE by WHEN '' THEN '' ELSE 'API' END, reason = why, decided_at = now(), due_at = NULL
             WHERE approval_id = id AND state = 'PENDING';
         RETURN QUERY SELECT * FROM approval_ended(id);
