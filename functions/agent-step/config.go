@@ -1,6 +1,8 @@
 package main
 
 import (
+	"encoding/json"
+	"strings"
 	"time"
 
 	"tuluat.ai/harness/functions/agent-step/internal/model"
@@ -14,6 +16,7 @@ type config struct {
 	Lease         time.Duration // of a session; extended while a step works
 	ContextTokens int64         // of history sent to the model, estimated
 	Model         model.Config
+	Prices        map[string]harness.Price // by model
 }
 
 func parseConfig(getenv func(string) string) (config, error) {
@@ -32,7 +35,43 @@ func parseConfig(getenv func(string) string) (config, error) {
 			AnthropicKey:     c.Secret("ANTHROPIC_API_KEY"),
 		},
 	}
+	prices, err := parsePrices(c.Text("MODEL_PRICES", ""))
+	if err != nil {
+		c.Problem("MODEL_PRICES", harness.MessageOf(err))
+	}
+	cfg.Prices = prices
 	return cfg, c.Err()
+}
+
+// parsePrices reads {"MODEL": {"input": "2.50", "output": "10.00"}}: what a million
+// tokens cost. Tokens that the provider had kept cost as others: rather too much
+// is counted than too little.
+func parsePrices(text string) (map[string]harness.Price, error) {
+	if text == "" {
+		return nil, nil
+	}
+	var table map[string]struct{ Input, Output *string }
+	decoder := json.NewDecoder(strings.NewReader(text))
+	decoder.DisallowUnknownFields()
+	if err := decoder.Decode(&table); err != nil || decoder.More() {
+		return nil, harness.Errorf(harness.Invalid, `is not like {"MODEL": {"input": "2.50", "output": "10.00"}}`)
+	}
+	prices := map[string]harness.Price{}
+	for name, of := range table {
+		if of.Input == nil || of.Output == nil {
+			return nil, harness.Errorf(harness.Invalid, "model %s needs both input and output", name)
+		}
+		input, err := harness.ParseMicros(*of.Input)
+		if err != nil {
+			return nil, harness.Errorf(harness.Invalid, "input of model %s: %s", name, harness.MessageOf(err))
+		}
+		output, err := harness.ParseMicros(*of.Output)
+		if err != nil {
+			return nil, harness.Errorf(harness.Invalid, "output of model %s: %s", name, harness.MessageOf(err))
+		}
+		prices[name] = harness.Price{Input: input, Output: output}
+	}
+	return prices, nil
 }
 
 // secrets are the values that must never leave the function.

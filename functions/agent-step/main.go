@@ -40,6 +40,7 @@ func build(_ context.Context, env function.Env) (*function.Function, error) {
 	s := step.New(step.Options{
 		Store: store, Model: client, Runs: workflow.New(workflow.Options{Store: store, Log: env.Log, Secrets: cfg.secrets(), Now: time.Now}), Publish: publisher.Publish, Log: env.Log, Secrets: cfg.secrets(),
 		Lease: postgres.Lease{Owner: env.Owner(), For: cfg.Lease}, ContextTokens: cfg.ContextTokens,
+		Prices: cfg.Prices, ModelName: cfg.Model.Name,
 	})
 	return &function.Function{Events: map[event.Type]function.EventFunc{
 		event.MessageReceived:    s.Session,

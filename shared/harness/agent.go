@@ -139,17 +139,3 @@ type SecretRef struct {
 func (r SecretRef) Variable() string {
 	return strings.ToUpper(strings.NewReplacer("-", "_", ".", "_").Replace(r.Name + "_" + r.Key))
 }
-
-// Budget limits one turn. Zero fields take the values of DefaultBudget.
-type Budget struct {
-	MaxSteps      int `json:"maxSteps"`
-	MaxToolCalls  int `json:"maxToolCalls"`
-	MaxTokens     int `json:"maxTokens"`
-	MaxSeconds    int `json:"maxSeconds"`
-	MaxExecutions int `json:"maxExecutions"`
-}
-
-// DefaultBudget is what an agent gets that sets no budget.
-func DefaultBudget() Budget {
-	return Budget{MaxSteps: 40, MaxToolCalls: 30, MaxTokens: 500_000, MaxSeconds: 3600, MaxExecutions: 30}
-}

@@ -41,9 +41,9 @@ type ApprovalScope string
 // The scopes of a decision. SESSION and ALWAYS cover exactly the same again: one
 // digest.
 const (
-	ScopeOnce    ApprovalScope = "ONCE"    // what was asked, this time
-	ScopeSession ApprovalScope = "SESSION" // and again in the same session
-	ScopeAlways  ApprovalScope = "ALWAYS"  // and again in every session of the agent
+	GrantOnce    ApprovalScope = "ONCE"    // what was asked, this time
+	GrantSession ApprovalScope = "SESSION" // and again in the same session
+	GrantAlways  ApprovalScope = "ALWAYS"  // and again in every session of the agent
 )
 
 // ApprovalPolicy says which calls a human is asked about.

@@ -94,7 +94,7 @@ WHERE a.approval_id = $1 AND a.state = 'APPROVED' AND a.scope <> 'ONCE' AND a.de
 // queue adds the decision to b. before is the digest of what was asked.
 func (d Decision) queue(b *pgx.Batch, before string, subject harness.ApprovalSubject, events *[]event.Event) {
 	if d.Scope == "" || d.State == harness.ApprovalRejected {
-		d.Scope = harness.ScopeOnce
+		d.Scope = harness.GrantOnce
 	}
 	b.Queue(`SELECT lock_approval($1)`, d.ID)
 	b.Queue(voteSQL, d.ID, harness.CleanText(d.By), d.Via, d.State, cleanReason(d.Reason), d.Digest)

@@ -105,7 +105,7 @@ func (s *Store) DecideByTap(ctx context.Context, t Tap) (TapOutcome, []event.Eve
 	if t.Payload != "" {
 		d.State = map[string]harness.ApprovalState{tapApprove: harness.ApprovalApproved, tapSession: harness.ApprovalApproved, tapReject: harness.ApprovalRejected}[verdict]
 		if verdict == tapSession {
-			d.Scope = harness.ScopeSession
+			d.Scope = harness.GrantSession
 		}
 		if !strings.HasPrefix(before.Digest, digest) {
 			return s.refuseTap(ctx, t, card.Session, "This card is of something else than what is asked now. Nothing was done.")

@@ -24,6 +24,7 @@ type Claim struct {
 	Agent       *harness.Agent // nil: the agent never had a valid revision
 	Refused     string         // without a revision: why, for its author
 	Used        Used
+	Spent       harness.Spending // by the session so far
 	TraceParent string
 	Origin      harness.Channel // on which the people are whom the session is for
 
@@ -41,6 +42,8 @@ type Used struct {
 	Steps, ToolCalls, Executions int
 	Tokens                       int64
 	Elapsed                      time.Duration
+	Cost                         harness.Micros
+	ExecutionTime                time.Duration // of commands that have ended
 }
 
 // TurnRecord is an inbound message and the steps that worked it.
@@ -129,7 +132,8 @@ WITH claimed AS (
 SELECT c.session_id, c.agent_name, c.channel, c.account, c.chat, c.state, c.lease_token, c.attempts, a.phase, r.spec, CASE WHEN r.spec IS NULL THEN a.reason ELSE '' END,
        c.turn_steps, c.turn_tool_calls, c.turn_executions, c.turn_tokens,
        COALESCE(extract(epoch FROM COALESCE(c.waiting_since, now()) - c.turn_started_at), 0)::float8, c.traceparent,
-       COALESCE((SELECT o.channel FROM sessions o WHERE o.session_id = c.origin_session), c.channel), COALESCE(c.workflow_name, ''), COALESCE(c.parent_visit, '')
+       COALESCE((SELECT o.channel FROM sessions o WHERE o.session_id = c.origin_session), c.channel), COALESCE(c.workflow_name, ''), COALESCE(c.parent_visit, ''),
+       c.turn_cost, c.turn_execution_millis, ARRAY[c.used_steps, c.used_tool_calls, c.used_millis, c.used_tokens, c.used_cost, c.used_execution_millis]
 FROM claimed c JOIN agents a USING (agent_name)
 LEFT JOIN agent_revisions r ON r.agent_name = a.agent_name AND r.revision = a.revision`
 
@@ -220,10 +224,16 @@ func (c *Claim) readSession(results pgx.BatchResults) error {
 	}
 	found, err := pgx.CollectRows(rows, func(row pgx.CollectableRow) (struct{}, error) {
 		var seconds float64
+		var millis int64
+		var spent []int64
 		err := row.Scan(&c.ID, &c.Session.Agent, &c.Channel, &c.Account, &c.Chat, &c.State, &c.Token, &c.Attempts, &c.Phase, &c.Agent, &c.Refused,
-			&c.Used.Steps, &c.Used.ToolCalls, &c.Used.Executions, &c.Used.Tokens, &seconds, &c.TraceParent, &c.Origin, &c.Workflow, &c.Parent)
-		c.Used.Elapsed = time.Duration(seconds * float64(time.Second))
-		return struct{}{}, err
+			&c.Used.Steps, &c.Used.ToolCalls, &c.Used.Executions, &c.Used.Tokens, &seconds, &c.TraceParent, &c.Origin, &c.Workflow, &c.Parent, &c.Used.Cost, &millis, &spent)
+		if err != nil {
+			return struct{}{}, err
+		}
+		c.Used.Elapsed, c.Used.ExecutionTime = time.Duration(seconds*float64(time.Second)), time.Duration(millis)*time.Millisecond
+		c.Spent = harness.Spent(spent)
+		return struct{}{}, nil
 	})
 	if err == nil && len(found) == 0 {
 		return ErrNothingDue

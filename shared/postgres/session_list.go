@@ -23,7 +23,8 @@ type SessionFilter struct {
 
 const sessionColumns = `s.session_id, s.agent_name, s.channel, s.account, s.chat, s.state, s.reason, s.message_seq, s.step_seq,
 	s.created_at, s.updated_at, s.ended_at, s.paused_at, s.paused_by, s.traceparent, s.temporal, COALESCE(s.workflow_name, ''), COALESCE(s.workflow_revision, 0), COALESCE(s.origin_session, ''),
-	COALESCE(s.parent_visit, ''), CASE WHEN s.workflow_name IS NOT NULL THEN s.input END, CASE WHEN s.workflow_name IS NOT NULL THEN ` + currentNodeSQL + ` END`
+	COALESCE(s.parent_visit, ''), CASE WHEN s.workflow_name IS NOT NULL THEN s.input END, CASE WHEN s.workflow_name IS NOT NULL THEN ` + currentNodeSQL + ` END,
+	ARRAY[s.used_steps, s.used_tool_calls, s.used_millis, s.used_tokens, s.used_cost, s.used_execution_millis]`
 
 // currentNodeSQL is the node of run s that waits: for a human first, else for an
 // agent or a command, else for its time.
@@ -34,15 +35,20 @@ func readSession(row pgx.CollectableRow) (view.Session, error) {
 	var v view.Session
 	var traceparent string
 	var node *string
+	var spent []int64
 	err := row.Scan(&v.ID, &v.Agent, &v.Channel, &v.Account, &v.Chat, &v.State, &v.Reason, &v.Messages, &v.Steps,
-		&v.CreatedAt, &v.UpdatedAt, &v.EndedAt, &v.PausedAt, &v.PausedBy, &traceparent, &v.Temporal, &v.Workflow, &v.WorkflowRevision, &v.Origin, &v.Visit, &v.Input, &node)
+		&v.CreatedAt, &v.UpdatedAt, &v.EndedAt, &v.PausedAt, &v.PausedBy, &traceparent, &v.Temporal, &v.Workflow, &v.WorkflowRevision, &v.Origin, &v.Visit, &v.Input, &node, &spent)
+	if err != nil {
+		return v, err
+	}
+	v.Spent = view.SpentOf(harness.Spent(spent))
 	if node != nil {
 		v.CurrentNode = *node
 	}
 	if parts := strings.Split(traceparent, "-"); len(parts) == 4 { // W3C: version, trace id, parent, flags
 		v.TraceID = parts[1]
 	}
-	return v, err
+	return v, nil
 }
 
 // ListSessions returns up to limit sessions behind after, newest first.

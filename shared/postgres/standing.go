@@ -59,8 +59,13 @@ const activeSQL = `(SELECT count(*) FROM sessions s WHERE s.agent_name = a.agent
 const haltSQL = `COALESCE((SELECT 'the whole install is stopped by ' || w.halted_by || ': ' || w.halt_reason FROM switches w WHERE w.halted_at IS NOT NULL),
                CASE WHEN a.halted_at IS NOT NULL THEN 'stopped by ' || a.halted_by || ': ' || a.halt_reason END, '')`
 
-// newestExecutionSQL is the command that agent a asked for last.
-const newestExecutionSQL = `SELECT e.state, COALESCE(e.started_at, e.created_at) AS at FROM executions e WHERE e.agent_name = a.agent_name ORDER BY e.execution_id DESC LIMIT 1`
+// newestExecutionSQL is the command that agent a asked for last, and how far that
+// came; or BLOCKED, where a turn has ended so since.
+const newestExecutionSQL = `SELECT * FROM (
+        (SELECT e.state, COALESCE(e.started_at, e.created_at) AS at FROM executions e WHERE e.agent_name = a.agent_name ORDER BY e.execution_id DESC LIMIT 1)
+        UNION ALL
+        (SELECT 'BLOCKED', u.blocked_at FROM budget_usage u WHERE u.scope = 'AGENT_DAY' AND u.subject = a.agent_name AND u.blocked_at IS NOT NULL ORDER BY u.day DESC LIMIT 1)
+    ) newest ORDER BY at DESC LIMIT 1`
 
 // standingSQL says how agents stand, with one row each. Every part has an index
 // that holds just what it reads. All of a row that may change is in its digest.

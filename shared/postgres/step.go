@@ -33,6 +33,9 @@ type StepCommit struct {
 	Retry   time.Duration    // > 0: nothing was achieved; look again after this long
 	Run     *NewRun          // a workflow run that the turn started
 	Logs    []harness.LogEntry
+
+	Spent    harness.Spending // by this step, but for its commands, which count when they end
+	Reserved []Reservation    // for it: given back now, but for what its commands hold
 }
 
 // CallOutcome ends one tool call.
@@ -66,6 +69,7 @@ type NewExecution struct {
 	Spec         harness.SandboxSpec
 	MaxSandboxes int
 	Nonce        string
+	Reserved     *Reservation // of its time limit; nil: its agent has no budget of a day
 }
 
 // CommitStep writes c in one round trip and returns the events to publish.
@@ -85,6 +89,7 @@ func (s *Store) CommitStep(ctx context.Context, c StepCommit) ([]event.Event, er
 	w.runs()
 	w.reply()
 	w.logs()
+	w.release()
 	var due bool
 	var opened harness.SessionID
 	w.session(&due)
@@ -174,9 +179,9 @@ func (w *stepWriter) step() {
 
 func (w *stepWriter) execution(call harness.ToolCallID, x *NewExecution) {
 	claim := w.c.Claim
-	w.Queue(`INSERT INTO executions (execution_id, session_id, agent_name, cause, cause_id, command, spec, spec_digest, max_sandboxes, state, nonce, due_at)
-		VALUES ($1, $2, $3, 'TOOL_CALL', $4, $5, $6, $7, $8, 'PENDING', $9, now())`,
-		x.ID, claim.ID, claim.Session.Agent, call, x.Command, x.Spec, x.Spec.Digest(), x.MaxSandboxes, x.Nonce)
+	w.Queue(`INSERT INTO executions (execution_id, session_id, agent_name, cause, cause_id, command, spec, spec_digest, max_sandboxes, state, nonce, due_at, reserved_millis, budget_day, budget_user)
+		VALUES ($1, $2, $3, 'TOOL_CALL', $4, $5, $6, $7, $8, 'PENDING', $9, now(), $10, $11, $12)`,
+		append([]any{x.ID, claim.ID, claim.Session.Agent, call, x.Command, x.Spec, x.Spec.Digest(), x.MaxSandboxes, x.Nonce}, x.reserved()...)...)
 	w.announcements = append(w.announcements, announcement{
 		Event: event.Event{
 			ID: "execution.requested:" + string(x.ID), Type: event.ExecutionRequested, Session: claim.ID, Agent: claim.Session.Agent,
@@ -285,19 +290,23 @@ func (w *stepWriter) session(due *bool) {
 				turn_tokens = CASE WHEN $6 THEN 0 ELSE turn_tokens END + $11,
 				turn_started_at = turn_started_at + CASE WHEN $2 = 'AWAITING_APPROVAL' THEN interval '0' ELSE COALESCE(now() - waiting_since, interval '0') END,
 				waiting_since = CASE WHEN $2 = 'AWAITING_APPROVAL' THEN COALESCE(waiting_since, now()) END,
+				`+spentSQL+`,
 				event_seq = event_seq + cardinality($12::text[]), ended_at = CASE WHEN $10 THEN now() END
 			WHERE session_id = $1 RETURNING session_id, agent_name, event_seq, due_at <= now() AS due
 		), told AS (
 			INSERT INTO session_events (session_id, seq, kind, ref)
 			SELECT s.session_id, s.event_seq - cardinality($12::text[]) + e.n, e.kind, e.ref
 			FROM s, unnest($12::text[], $13::text[]) WITH ORDINALITY AS e (kind, ref, n)
+		), settled AS (
+			`+settleSQL+`
 		), woken AS (
 			INSERT INTO outbox (event_id, event_type, subject, session_id, agent_name, payload, due_at)
 			SELECT $14, $15, s.session_id, s.session_id, s.agent_name, jsonb_build_object('session', s.session_id), now() + interval '`+announceAgain+`'
 			FROM s WHERE s.due ON CONFLICT (event_id) DO NOTHING
 		) SELECT COALESCE(due, false) FROM s`,
 		claim.ID, c.State, next, c.Reason, c.Retry, c.Start, count(c.Step != nil), toolCalls, executions, c.End, tokens,
-		orEmpty(w.kinds), orEmpty(w.refs), w.wake().ID, event.SessionDue, c.Again).QueryRow(func(row pgx.Row) error { return row.Scan(due) })
+		orEmpty(w.kinds), orEmpty(w.refs), w.wake().ID, event.SessionDue, c.Again,
+		c.Spent.Values(), c.settlements()).QueryRow(func(row pgx.Row) error { return row.Scan(due) })
 }
 
 // handOver gives messages that wait behind the end of a conversation to the

@@ -165,7 +165,35 @@ func (b *Budget) spec() harness.Budget {
 	return harness.Budget{
 		MaxSteps: or(b.MaxSteps, spec.MaxSteps), MaxToolCalls: or(b.MaxToolCalls, spec.MaxToolCalls), MaxTokens: or(b.MaxTokens, spec.MaxTokens),
 		MaxSeconds: or(b.MaxSeconds, spec.MaxSeconds), MaxExecutions: or(b.MaxExecutions, spec.MaxExecutions),
+		MaxCost: b.MaxCost.micros(), MaxExecutionSeconds: or(b.MaxExecutionSeconds, 0),
+		PerSession: b.PerSession.spec(), PerAgentDay: b.PerAgentDay.spec(), PerUserDay: b.PerUserDay.spec(), OnOverrun: b.overrun(),
 	}
+}
+
+// overrun leaves the default out, so that a budget without scopes is what it was.
+func (b *Budget) overrun() harness.Overrun {
+	if b.OnOverrun == harness.OverrunBlock {
+		return ""
+	}
+	return b.OnOverrun
+}
+
+func (s *BudgetScope) spec() *harness.BudgetLimits {
+	if s == nil {
+		return nil
+	}
+	return &harness.BudgetLimits{
+		MaxSteps: or(s.MaxSteps, 0), MaxToolCalls: or(s.MaxToolCalls, 0), MaxSeconds: or(s.MaxSeconds, 0), MaxTokens: int(or(s.MaxTokens, 0)),
+		MaxCost: s.MaxCost.micros(), MaxExecutionSeconds: or(s.MaxExecutionSeconds, 0),
+	}
+}
+
+func (m Money) micros() harness.Micros {
+	amount, err := harness.ParseMicros(string(m))
+	if err != nil { // it is empty, or refused by Validate
+		return 0
+	}
+	return amount
 }
 
 func or[T any](value *T, otherwise T) T {

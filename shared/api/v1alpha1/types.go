@@ -157,7 +157,8 @@ type EgressRule struct {
 	Ports []int `json:"ports,omitempty"`
 }
 
-// Budget limits one turn. Absent fields take the platform's defaults.
+// Budget limits one turn by its own fields, of which absent ones take the platform's
+// defaults, and what is spent over many turns by its scopes.
 type Budget struct {
 	// Answers of the model.
 	// +kubebuilder:validation:Minimum=1
@@ -184,7 +185,54 @@ type Budget struct {
 	// +kubebuilder:validation:Maximum=1000000
 	// +kubebuilder:default=30
 	MaxExecutions *int `json:"maxExecutions,omitempty"`
+	// Money, in the currency of the platform's prices, like 2.50; without it there is no such limit.
+	MaxCost Money `json:"maxCost,omitempty"`
+	// Seconds in which a command runs; without it there is no such limit.
+	// +kubebuilder:validation:Minimum=1
+	// +kubebuilder:validation:Maximum=2592000
+	MaxExecutionSeconds *int `json:"maxExecutionSeconds,omitempty"`
+	// What one session may spend.
+	PerSession *BudgetScope `json:"perSession,omitempty"`
+	// What all sessions of the agent may spend on one day, by UTC.
+	PerAgentDay *BudgetScope `json:"perAgentDay,omitempty"`
+	// What one person on a channel may spend with the agent on one day, by UTC.
+	PerUserDay *BudgetScope `json:"perUserDay,omitempty"`
+	// What happens when a limit leaves no room: block ends the turn, and says so; ask asks a human, and ends the turn where nobody can be asked.
+	// +kubebuilder:validation:Enum=block;ask
+	// +kubebuilder:default=block
+	OnOverrun harness.Overrun `json:"onOverrun,omitempty"`
 }
+
+// BudgetScope limits what is spent over many turns. What is left out is unlimited.
+type BudgetScope struct {
+	// Answers of the model.
+	// +kubebuilder:validation:Minimum=1
+	// +kubebuilder:validation:Maximum=1000000000
+	MaxSteps *int `json:"maxSteps,omitempty"`
+	// Calls that the model asks for.
+	// +kubebuilder:validation:Minimum=1
+	// +kubebuilder:validation:Maximum=1000000000
+	MaxToolCalls *int `json:"maxToolCalls,omitempty"`
+	// Seconds in which the model answers or a command runs.
+	// +kubebuilder:validation:Minimum=1
+	// +kubebuilder:validation:Maximum=1000000000
+	MaxSeconds *int `json:"maxSeconds,omitempty"`
+	// Tokens, in and out.
+	// +kubebuilder:validation:Minimum=1
+	// +kubebuilder:validation:Maximum=1000000000000
+	MaxTokens *int64 `json:"maxTokens,omitempty"`
+	// Money, in the currency of the platform's prices, like 2.50.
+	MaxCost Money `json:"maxCost,omitempty"`
+	// Seconds in which a command runs. A command needs room for its time limit.
+	// +kubebuilder:validation:Minimum=1
+	// +kubebuilder:validation:Maximum=1000000000
+	MaxExecutionSeconds *int `json:"maxExecutionSeconds,omitempty"`
+}
+
+// Money is an amount in the currency of the platform's prices, as a decimal.
+// +kubebuilder:validation:MaxLength=17
+// +kubebuilder:validation:Pattern=`^[0-9]{1,10}(\.[0-9]{1,6})?$`
+type Money string
 
 // SecretRef names a key of a Secret.
 type SecretRef struct {

@@ -290,4 +290,41 @@ func (c *check) budget(b *Budget) {
 	c.between("spec.budget.maxTokens", b.MaxTokens, 1, most.MaxTokens)
 	c.between("spec.budget.maxSeconds", b.MaxSeconds, 1, most.MaxSeconds)
 	c.between("spec.budget.maxExecutions", b.MaxExecutions, 1, most.MaxExecutions)
+	c.money("spec.budget.maxCost", b.MaxCost)
+	c.between("spec.budget.maxExecutionSeconds", b.MaxExecutionSeconds, 1, 30*24*3600)
+	if o := b.OnOverrun; o != "" && o != harness.OverrunBlock && o != harness.OverrunAsk {
+		c.fail("spec.budget.onOverrun", fmt.Sprintf("is %q", o), "use block or ask")
+	}
+	c.budgetScope("spec.budget.perSession", b.PerSession)
+	c.budgetScope("spec.budget.perAgentDay", b.PerAgentDay)
+	c.budgetScope("spec.budget.perUserDay", b.PerUserDay)
+}
+
+// The most of a scope keeps sums far from the end of their numbers.
+const (
+	maxOfScope       = 1_000_000_000
+	maxTokensOfScope = 1_000_000_000_000
+)
+
+func (c *check) budgetScope(path string, s *BudgetScope) {
+	if s == nil {
+		return
+	}
+	c.between(path+".maxSteps", s.MaxSteps, 1, maxOfScope)
+	c.between(path+".maxToolCalls", s.MaxToolCalls, 1, maxOfScope)
+	c.between(path+".maxSeconds", s.MaxSeconds, 1, maxOfScope)
+	c.between(path+".maxExecutionSeconds", s.MaxExecutionSeconds, 1, maxOfScope)
+	if n := s.MaxTokens; n != nil && (*n < 1 || *n > maxTokensOfScope) {
+		c.fail(path+".maxTokens", fmt.Sprintf("is %d", *n), fmt.Sprintf("use 1 to %d, or leave it out", maxTokensOfScope))
+	}
+	c.money(path+".maxCost", s.MaxCost)
+}
+
+func (c *check) money(path string, m Money) {
+	if m == "" {
+		return
+	}
+	if amount, err := harness.ParseMicros(string(m)); err != nil || amount == 0 {
+		c.fail(path, fmt.Sprintf("is %q", m), `use a decimal in quotes like "2.50", over 0 and with at most six places`)
+	}
 }

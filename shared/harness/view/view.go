@@ -30,6 +30,7 @@ type Session struct {
 
 	Messages  int64      `json:"messages" doc:"how many there are, both ways"`
 	Steps     int64      `json:"steps" doc:"how often the model answered"`
+	Spent     Spent      `json:"spent"`
 	CreatedAt time.Time  `json:"createdAt"`
 	UpdatedAt time.Time  `json:"updatedAt"`
 	EndedAt   *time.Time `json:"endedAt,omitempty"`
@@ -38,6 +39,28 @@ type Session struct {
 	TraceID   string     `json:"traceId,omitempty" doc:"of the trace of its newest message"`
 
 	Temporal *harness.TemporalLink `json:"temporal,omitempty" doc:"the Temporal workflow that is told of its approvals"`
+}
+
+// Spent is what something has cost.
+type Spent struct {
+	Steps            int64   `json:"steps" doc:"answers of the model"`
+	ToolCalls        int64   `json:"toolCallCount" doc:"calls that it asked for"`
+	Tokens           int64   `json:"tokens" doc:"in and out"`
+	Cost             string  `json:"cost" doc:"in the currency of the platform's prices; of models without a price, nothing"`
+	Seconds          float64 `json:"seconds" doc:"in which the model answered or a command ran"`
+	ExecutionSeconds float64 `json:"executionSeconds" doc:"in which a command ran"`
+}
+
+// SpentOf shows a spending.
+func SpentOf(s harness.Spending) Spent {
+	return Spent{Steps: s.Steps, ToolCalls: s.ToolCalls, Tokens: s.Tokens, Cost: s.Cost.String(), Seconds: s.Time.Seconds(), ExecutionSeconds: s.ExecutionTime.Seconds()}
+}
+
+// Usage is what an agent has spent on one day.
+type Usage struct {
+	Day      string `json:"day" doc:"by UTC, as in 2026-01-02"`
+	Spent    Spent  `json:"spent"`
+	Reserved *Spent `json:"reserved,omitempty" doc:"held for answers and commands that are under way, or that a crash cut off: it counts against budgets"`
 }
 
 // Halt says whether nobody works: for an agent, or for the whole install.

@@ -54,20 +54,10 @@ func (p plan) answered(c *postgres.Claim, r model.Response, id ids) postgres.Ste
 		}
 		step.Calls = append(step.Calls, next)
 	}
-	if reason := p.stops(c, step, r.Stop); reason != "" {
-		for i := range step.Calls {
-			step.Calls[i].Execution = nil
-			if step.Calls[i].State != harness.ToolCallFailed {
-				step.Calls[i].CallOutcome = postgres.CallOutcome{ID: step.Calls[i].ID, State: harness.ToolCallFailed, Result: "Not run: " + reason}
-			}
-		}
-		p.commit.Approvals = nil
-		p.commit.Step, p.commit.Reply = step, []string{reason}
-		p.commit.State, p.commit.Reason = harness.SessionBlocked, reason
-		p.log(harness.LevelError, "turn ended as %s: %s", harness.SessionBlocked, reason)
-		return p.commit
-	}
 	p.commit.Step = step
+	if reason := p.stops(c, step, r.Stop); reason != "" {
+		return p.stopped(reason)
+	}
 	if offered != nil {
 		p.commit.Reply, p.commit.Choices, p.commit.State = []string{offered.text}, offered.choices, harness.SessionIdle
 		return p.commit
@@ -78,6 +68,21 @@ func (p plan) answered(c *postgres.Claim, r model.Response, id ids) postgres.Ste
 	case running == 0:
 		p.commit.State, p.commit.Again = harness.SessionRunning, true
 	}
+	return p.commit
+}
+
+// stopped ends the turn for reason: none of the calls of its step is made.
+func (p plan) stopped(reason string) postgres.StepCommit {
+	calls := p.commit.Step.Calls
+	for i := range calls {
+		calls[i].Execution = nil
+		if calls[i].State != harness.ToolCallFailed {
+			calls[i].CallOutcome = postgres.CallOutcome{ID: calls[i].ID, State: harness.ToolCallFailed, Result: "Not run: " + reason}
+		}
+	}
+	p.commit.Reply, p.commit.Choices, p.commit.Approvals, p.commit.Again = []string{reason}, nil, nil, false
+	p.commit.State, p.commit.Reason = harness.SessionBlocked, reason
+	p.log(harness.LevelError, "turn ended as %s: %s", harness.SessionBlocked, reason)
 	return p.commit
 }
 
@@ -129,7 +134,7 @@ func (p *plan) newCall(c *postgres.Claim, call model.Call, r model.Response, id 
 		run := execution(c, command, c.Agent.Harness.Sandbox, id)
 		next.State, next.Execution = harness.ToolCallRunning, &run
 	default:
-		s := subject(c, []byte(call.Arguments))
+		s := subjectOf(c, []byte(call.Arguments))
 		if next.State = harness.ToolCallPending; p.granted[s.Digest()] {
 			run := execution(c, command, *s.Sandbox, id)
 			next.State, next.Execution = harness.ToolCallRunning, &run
@@ -176,7 +181,7 @@ func (p plan) stops(c *postgres.Claim, step *postgres.NewStep, stop model.Stop) 
 	case used.Executions+executions > budget.MaxExecutions:
 		return fmt.Sprintf("I stopped: this message used up its limit of %d commands. Send another message to go on.", budget.MaxExecutions)
 	}
-	return ""
+	return callsRoom(c, used, step, p.commit.Spent)
 }
 
 // repeats counts the calls of the running turn up to position that are the same

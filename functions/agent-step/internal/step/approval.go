@@ -35,10 +35,10 @@ func asks(a *harness.ApprovalSpec, tool, command, arguments string) bool {
 	return true
 }
 
-// subject is what a human approves of a command of the claimed session's agent. It
+// subjectOf is what a human approves of a command of the claimed session's agent. It
 // runs in a sandbox that shares no process with what nobody approved: what such a
 // command leaves running is in another one.
-func subject(c *postgres.Claim, arguments []byte) harness.ApprovalSubject {
+func subjectOf(c *postgres.Claim, arguments []byte) harness.ApprovalSubject {
 	spec := c.Agent.Harness.Sandbox
 	spec.KeepBackground = false
 	return harness.ApprovalSubject{Agent: c.Session.Agent, Tool: harness.ToolExecuteShell, Arguments: harness.CanonicalJSON(arguments), Sandbox: &spec}
@@ -50,7 +50,7 @@ func questions(c *postgres.Claim, r model.Response) []string {
 	for _, call := range r.Calls {
 		command, problem := shellCommand(call)
 		if problem == "" && call.Name == harness.ToolExecuteShell && asks(c.Agent.Approvals, call.Name, command, call.Arguments) {
-			digests = append(digests, subject(c, []byte(call.Arguments)).Digest())
+			digests = append(digests, subjectOf(c, []byte(call.Arguments)).Digest())
 		}
 	}
 	return digests
@@ -88,13 +88,16 @@ func (p *plan) decided(c *postgres.Claim, call postgres.CallRecord, id ids) bool
 	case a.State == harness.ApprovalCancelled:
 		return end(harness.ToolCallFailed, "Not run: the question to a human was cancelled.")
 	}
-	now := subject(c, a.Subject.Arguments)
+	now := subjectOf(c, a.Subject.Arguments)
 	command, err := harness.ShellCommand(a.Subject.Arguments)
 	switch {
 	case err != nil || a.Subject.Tool != harness.ToolExecuteShell || !c.Agent.Harness.CanExecute() || now.Digest() != a.Digest:
 		return end(harness.ToolCallFailed, movedResult)
 	case harness.Redact(command, p.limits.secrets) != command:
 		return end(harness.ToolCallFailed, "Not run: the command holds a value that must not leave this system.")
+	}
+	if reason := p.runRoom(c, now.Sandbox.Timeout()); reason != "" {
+		return end(harness.ToolCallFailed, "Not run: "+reason)
 	}
 	p.commit.Runs = append(p.commit.Runs, postgres.CallRun{Call: call.ID, Approval: a.ID, NewExecution: execution(c, command, *now.Sandbox, id)})
 	p.log(harness.LevelInfo, "approved by %s: %s", a.DecidedBy, command)

@@ -275,7 +275,7 @@ func TestScopes(t *testing.T) {
 	})
 	t.Run("always", func(t *testing.T) {
 		b := ask(t, asking(operators))
-		if _, err := b.decide("ann", postgres.Decision{Scope: harness.ScopeAlways}); err != nil {
+		if _, err := b.decide("ann", postgres.Decision{Scope: harness.GrantAlways}); err != nil {
 			t.Fatal(err)
 		}
 		again(b, 2)

@@ -1,8 +1,10 @@
 package step
 
 import (
+	"cmp"
 	"fmt"
 	"strings"
+	"time"
 
 	"tuluat.ai/harness/functions/agent-step/internal/model"
 	"tuluat.ai/harness/shared/harness"
@@ -13,6 +15,9 @@ import (
 type limits struct {
 	contextTokens int64
 	secrets       []harness.Secret
+	prices        map[string]harness.Price
+	model         string        // of agents that name none
+	callTime      time.Duration // the longest that a model is waited for
 }
 
 // maxAttempts is how often a step may be claimed without a commit, or answered
@@ -24,6 +29,7 @@ const maxAttempts = 8
 type plan struct {
 	commit  postgres.StepCommit
 	ask     *model.Request
+	worst   harness.Spending // of ask
 	limits  limits
 	granted map[string]bool // digests that need no further question
 	waits   bool            // a human is asked
@@ -65,8 +71,15 @@ func decide(c *postgres.Claim, l limits) plan {
 		return p.end(harness.SessionFailed, fmt.Sprintf("I tried %d times to work on this and could not finish. Please try again; if it happens again, tell the operator.", maxAttempts))
 	}
 	request := prompt(c, p.commit.Results, l)
-	if reason := overBudget(c.Agent.Budget, used, c, request); reason != "" {
+	if reason := p.noPrice(c); reason != "" {
 		return p.end(harness.SessionBlocked, reason)
+	}
+	p.worst = l.worst(c, request)
+	if reason := cmp.Or(overBudget(c.Agent.Budget, used, c, request), p.noRoom(c, used)); reason != "" {
+		return p.overrun(reason)
+	}
+	if b := c.Agent.Budget.PerSession; b != nil && b.MaxSeconds > 0 {
+		p.worst.Time = min(p.worst.Time, time.Duration(b.MaxSeconds)*time.Second-c.Spent.Time)
 	}
 	p.ask = &request
 	return p

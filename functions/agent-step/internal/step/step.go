@@ -9,6 +9,7 @@
 package step
 
 import (
+	"cmp"
 	"context"
 	"crypto/rand"
 	"errors"
@@ -31,6 +32,7 @@ type Store interface {
 	CommitStep(ctx context.Context, c postgres.StepCommit) ([]event.Event, error)
 	Granted(ctx context.Context, agent harness.AgentName, session harness.SessionID, digests []string) (map[string]bool, error)
 	DueIn(ctx context.Context, id harness.SessionID) (in time.Duration, ok bool, err error)
+	Reserve(ctx context.Context, agent harness.AgentName, user string, b harness.Budget, want harness.Spending) (postgres.Reservation, *postgres.BudgetOverrun, error)
 	HoldSession(ctx context.Context, id harness.SessionID, text string) ([]event.Event, error)
 	DueSessions(ctx context.Context, agent harness.AgentName, limit int) ([]event.Event, error)
 }
@@ -55,6 +57,9 @@ type Options struct {
 	Lease         postgres.Lease
 	ContextTokens int64            // history sent to the model at most, estimated
 	Secrets       []harness.Secret // redacted from whatever leaves
+	Prices        map[string]harness.Price
+	ModelName     string        // of agents that name none
+	CallTime      time.Duration // the longest that the model may take for an answer; 0: what Model allows by default
 }
 
 // Stepper works sessions.
@@ -65,7 +70,9 @@ type Stepper struct {
 
 // New returns a Stepper.
 func New(o Options) *Stepper {
-	return &Stepper{Options: o, limits: limits{contextTokens: o.ContextTokens, secrets: o.Secrets}}
+	return &Stepper{Options: o, limits: limits{
+		contextTokens: o.ContextTokens, secrets: o.Secrets, prices: o.Prices, model: o.ModelName, callTime: cmp.Or(o.CallTime, model.DefaultLimits().Total),
+	}}
 }
 
 // commitTime is how long a commit may take once a step's own time is over.
@@ -148,33 +155,46 @@ func (s *Stepper) hold(ctx context.Context, id harness.SessionID) error {
 func (s *Stepper) work(ctx context.Context, claim *postgres.Claim) (postgres.StepCommit, error) {
 	plan := decide(claim, s.limits)
 	if plan.ask == nil {
-		return plan.commit, nil
+		return s.reserveRuns(ctx, claim, plan.commit)
+	}
+	plan, err := s.reserve(ctx, claim, plan)
+	if err != nil || plan.ask == nil {
+		return plan.commit, err
 	}
 	var response model.Response
-	err := postgres.Keep(ctx, s.Lease.For,
+	began := time.Now()
+	err = postgres.Keep(ctx, s.Lease.For,
 		func(ctx context.Context) error {
 			return s.Store.ExtendSession(ctx, claim.ID, claim.Token, s.Lease)
 		},
 		func(ctx context.Context) (err error) {
+			if plan.worst.Time < s.limits.callTime {
+				var cancel context.CancelFunc
+				ctx, cancel = context.WithTimeoutCause(ctx, plan.worst.Time, errNoTime)
+				defer cancel()
+			}
 			response, err = s.Model.Complete(ctx, *plan.ask)
 			if errors.Is(context.Cause(ctx), postgres.ErrLeaseLost) {
 				return postgres.ErrLeaseLost
 			}
 			return err
 		})
+	took := min(time.Since(began), plan.worst.Time)
 	if errors.Is(err, postgres.ErrLeaseLost) {
 		return postgres.StepCommit{}, err
 	}
 	if err != nil {
 		s.Log.Warn("the model gave no answer", "session", string(claim.ID), "agent", string(claim.Session.Agent), "attempt", claim.Attempts, "err", err)
+		plan.commit.Spent = s.limits.lost(claim, *plan.ask, reasonOf(err), took)
 		return plan.failed(claim, err, mathrand.Float64()), nil
 	}
+	plan.commit.Spent = s.limits.spent(claim, response, took)
 	if asked := questions(claim, response); len(asked) > 0 {
 		if plan.granted, err = s.Store.Granted(ctx, claim.Session.Agent, claim.ID, asked); err != nil {
 			return postgres.StepCommit{}, err
 		}
 	}
-	return plan.answered(claim, response, newIDs()), nil
+	return s.reserveCalls(ctx, claim, plan.answered(claim, response, newIDs()))
 }
 
 // commit writes what was decided, also when the request's own time is over, and

@@ -313,8 +313,11 @@ func TestARunWithEveryTypeOfNode(t *testing.T) {
 	if !cmp.Equal(b.commands, []string{"V1='it'\\''s; touch x'\nship \"${V1}\""}) || !cmp.Equal(b.asked, []string{"hello", "Plan it's; touch x"}) {
 		t.Errorf("ran %q, asked %q", b.commands, b.asked)
 	}
-	if got := b.list(`SELECT r.text || '|' || r.state FROM replies r WHERE r.session_id = $1 ORDER BY seq`, origin); !cmp.Equal(got, []string{"answer to hello|PLANNED", "out and 0, said ann|PLANNED"}) {
+	if got := b.list(`SELECT r.text || '|' || r.state FROM replies r WHERE r.session_id = $1 AND r.kind = 'TEXT' ORDER BY seq`, origin); !cmp.Equal(got, []string{"answer to hello|PLANNED", "out and 0, said ann|PLANNED"}) {
 		t.Errorf("replies %q", got)
+	}
+	if got := b.list(`SELECT kind || ' ' || state FROM replies WHERE session_id = $1 AND kind <> 'TEXT' ORDER BY seq`, origin); !cmp.Equal(got, []string{"CARD PLANNED", "DECISION PLANNED"}) {
+		t.Errorf("of the question the chat was told %q", got)
 	}
 	entries, err := b.store.Timeline(t.Context(), id, view.Place{}, 50)
 	if err != nil {
@@ -368,7 +371,7 @@ func TestWhatIsRejectedDoesNotRun(t *testing.T) {
 		t.Errorf("ran %q", b.commands)
 	}
 	// Without a conversation, what it replies is kept in the run.
-	if got := b.list(`SELECT text || '|' || direction FROM messages WHERE session_id = $1`, id); !cmp.Equal(got, []string{"no: why|OUTBOUND"}) {
+	if got := b.list(`SELECT m.text || '|' || m.direction FROM messages m JOIN replies r USING (message_id) WHERE m.session_id = $1 AND r.kind = 'TEXT'`, id); !cmp.Equal(got, []string{"no: why|OUTBOUND"}) {
 		t.Errorf("%q", got)
 	}
 }
@@ -477,7 +480,7 @@ func TestAnUpdatedWorkflowLeavesItsRunsAlone(t *testing.T) {
 	}
 	b.drive()
 	for id, want := range map[harness.SessionID]string{old: "out and 0, said ann", fresh: "changed"} {
-		if got := b.list(`SELECT text FROM messages WHERE session_id = $1`, id); !cmp.Equal(got, []string{want}) {
+		if got := b.list(`SELECT text FROM replies WHERE session_id = $1 AND kind = 'TEXT'`, id); !cmp.Equal(got, []string{want}) {
 			t.Errorf("%s: %q, want %q", id, got, want)
 		}
 	}

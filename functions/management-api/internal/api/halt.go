@@ -2,6 +2,7 @@ package api
 
 import (
 	"context"
+	"time"
 
 	"tuluat.ai/harness/functions/management-api/internal/access"
 	"tuluat.ai/harness/shared/event"
@@ -13,6 +14,7 @@ type haltStore interface {
 	GetHalt(ctx context.Context, agent harness.AgentName) (view.Halt, error)
 	Halt(ctx context.Context, agent harness.AgentName, by, reason string) (view.Halt, []event.Event, error)
 	Resume(ctx context.Context, agent harness.AgentName) (view.Halt, []event.Event, error)
+	ListUsage(ctx context.Context, agent harness.AgentName, since time.Time, limit int) ([]view.Usage, error)
 }
 
 type (
@@ -25,6 +27,15 @@ type (
 		Reason string `json:"reason" minLength:"1" maxLength:"1024" doc:"why, for people who look at it later; who waits in a chat is not told it"`
 	}
 	haltOutput struct{ Body view.Halt }
+	usageInput struct {
+		NameInput
+		Since time.Time `query:"since" doc:"the first day; without it thirty days are shown"`
+	}
+	usageOutput struct {
+		Body struct {
+			Items []view.Usage `json:"items" nullable:"false"`
+		}
+	}
 )
 
 // install is what the audit calls the switch of the whole install.
@@ -36,6 +47,7 @@ func (a *api) registerHalts() {
 		return a.halt(ctx, in.Name, in.Body.Reason)
 	})
 	register(a, "resume-agent", func(ctx context.Context, in *NameInput) (*emptyOutput, error) { return nil, a.resume(ctx, in.Name) })
+	register(a, "list-agent-usage", a.listUsage)
 	register(a, "get-halt", func(ctx context.Context, _ *noInput) (*haltOutput, error) { return a.getHalt(ctx, "") })
 	register(a, "halt", func(ctx context.Context, in *haltInstallInput) (*haltOutput, error) {
 		return a.halt(ctx, "", in.Body.Reason)
@@ -61,6 +73,29 @@ func (a *api) halt(ctx context.Context, agent, reason string) (*haltOutput, erro
 	a.Publish(ctx, events...)
 	a.audit(ctx, access.Right{Verb: access.Halt, Resource: access.Agents}, objectOf(agent), before, after)
 	return &haltOutput{after}, nil
+}
+
+const (
+	usageDays = 30  // shown without since
+	usageMost = 400 // days at once
+)
+
+// listUsage shows what an agent has spent, day by day.
+func (a *api) listUsage(ctx context.Context, in *usageInput) (*usageOutput, error) {
+	if err := (Period{Since: in.Since}).check(a.Now()); err != nil {
+		return nil, err
+	}
+	if _, err := a.Store.GetHalt(ctx, harness.AgentName(in.Name)); err != nil { // there is such an agent
+		return nil, err
+	}
+	since := in.Since
+	if since.IsZero() {
+		since = a.Now().AddDate(0, 0, -usageDays)
+	}
+	days, err := a.Store.ListUsage(ctx, harness.AgentName(in.Name), since, usageMost)
+	out := &usageOutput{}
+	out.Body.Items = append([]view.Usage{}, days...)
+	return out, err
 }
 
 // resume ends a halt. Where there is none, there is nothing to do.

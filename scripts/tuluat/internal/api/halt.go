@@ -51,3 +51,8 @@ func (c *Client) Reply(ctx context.Context, id harness.SessionID, text string) (
 	item, _, err := post[view.Message](ctx, c, path("sessions", string(id), "reply"), map[string]string{"text": text}, keyed(time.Now()))
 	return item, err
 }
+
+// Usage lists what an agent has spent on each day since then, the newest first.
+func (c *Client) Usage(ctx context.Context, agent string, since time.Time) (List[view.Usage], error) {
+	return list[view.Usage](ctx, c, path(Agents.plural, agent, "usage"), query(map[string][]string{"since": {moment(since)}}), 0)
+}

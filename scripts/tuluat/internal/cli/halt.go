@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"strings"
+	"time"
 
 	"github.com/spf13/cobra"
 
@@ -33,6 +34,33 @@ func newAgentResume(sys System) *cobra.Command {
 		Use: "resume NAME", Short: "Let an agent that was stopped go on with what waits", Args: cobra.ExactArgs(1), ValidArgsFunction: first(m.objects(api.Agents)),
 	}
 	cmd.RunE = m.run(func(ctx context.Context, args []string) error { return m.resume(ctx, args[0]) })
+	return cmd
+}
+
+func newAgentUsage(sys System) *cobra.Command {
+	m := &manager{sys: sys}
+	var f format
+	var since time.Time
+	cmd := &cobra.Command{
+		Use: "usage NAME", Short: "Show what an agent has spent, day by day", Args: cobra.ExactArgs(1), ValidArgsFunction: first(m.objects(api.Agents)),
+	}
+	f.flag(cmd)
+	timeFlag(cmd, &since, "since", "the first day")
+	cmd.RunE = m.run(func(ctx context.Context, args []string) error {
+		l, err := m.client.Usage(ctx, args[0], since)
+		if err != nil {
+			return &aboutError{"agent " + args[0], err}
+		}
+		return printList(sys, f, "days", l, []column[view.Usage]{
+			{"DAY", func(u view.Usage) string { return u.Day }},
+			{"STEPS", func(u view.Usage) string { return fmt.Sprint(u.Spent.Steps) }},
+			{"CALLS", func(u view.Usage) string { return fmt.Sprint(u.Spent.ToolCalls) }},
+			{"TOKENS", func(u view.Usage) string { return fmt.Sprint(u.Spent.Tokens) }},
+			{"COST", func(u view.Usage) string { return u.Spent.Cost }},
+			{"SECONDS", func(u view.Usage) string { return fmt.Sprintf("%.1f", u.Spent.Seconds) }},
+			{"OF COMMANDS", func(u view.Usage) string { return fmt.Sprintf("%.1f", u.Spent.ExecutionSeconds) }},
+		})
+	})
 	return cmd
 }
 

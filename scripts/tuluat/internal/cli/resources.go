@@ -187,7 +187,7 @@ func newDelete(sys System) *cobra.Command {
 }
 
 func newAgent(sys System) *cobra.Command {
-	return group(&cobra.Command{Use: "agent", Short: "Switch what an agent has on or off, or stop it"}, newSwitch(sys, true), newSwitch(sys, false), newAgentStop(sys), newAgentResume(sys))
+	return group(&cobra.Command{Use: "agent", Short: "Switch what an agent has on or off, or stop it"}, newSwitch(sys, true), newSwitch(sys, false), newAgentStop(sys), newAgentResume(sys), newAgentUsage(sys))
 }
 
 // newSwitch makes enable and disable.

@@ -89,7 +89,7 @@ func newSessionShow(sys System) *cobra.Command {
 		}
 		s := item.View
 		if err := facts(sys.Stdout, "ID", string(s.ID), "Agent", string(s.Agent), "State", string(s.State), "Reason", s.Reason, "Taken over", heldBy(s), "Node", s.CurrentNode, "Channel", string(s.Channel),
-			"Account", s.Account, "Chat", s.Chat, "Messages", fmt.Sprint(s.Messages), "Steps", fmt.Sprint(s.Steps), "Created", when(s.CreatedAt), "Updated", when(s.UpdatedAt),
+			"Account", s.Account, "Chat", s.Chat, "Messages", fmt.Sprint(s.Messages), "Steps", fmt.Sprint(s.Steps), "Tokens", fmt.Sprint(s.Spent.Tokens), "Cost", s.Spent.Cost, "Created", when(s.CreatedAt), "Updated", when(s.UpdatedAt),
 			"Ended", whenever(s.EndedAt), "Trace", s.TraceID, "Temporal", temporalText(s.Temporal), "Workflow", run(s), "Origin", string(s.Origin), "Visit", string(s.Visit), "Input", string(s.Input)); err != nil {
 			return err
 		}
