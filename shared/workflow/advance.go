@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"strings"
 	"time"
 
 	"tuluat.ai/harness/shared/harness"
@@ -419,7 +420,11 @@ func (a *advance) fill(n *node) (string, error) {
 	if n.Type == harness.NodeShell {
 		return n.text.command(values, maxCommand)
 	}
-	return n.text.render(values, maxText)
+	text, err := n.text.render(values, maxText)
+	if err == nil && strings.TrimSpace(text) == "" {
+		err = errors.New("it is empty")
+	}
+	return text, err
 }
 
 // finish ends the run and all that is open in it.

@@ -340,6 +340,11 @@ func TestATextThatCannotBeFilledInFails(t *testing.T) {
 	if v := b.run.Visits[0]; v.State != harness.VisitFailed || !strings.Contains(v.Reason, "missing") {
 		t.Errorf("%+v", v)
 	}
+	b = newBench(t, flow([]harness.Node{agentNode("a"), replyNode("say", " ${nodes.a.text}"), endNode}, "a > say", "say > end"))
+	b.advance()
+	b.ends("a", workflow.Outcome{})
+	b.want(t, b.advance()) // nobody is sent nothing
+	b.over(harness.SessionFailed, "the node say failed: its text could not be filled in: it is empty")
 	w := flow([]harness.Node{agentNode("a"), endNode}, "a > end")
 	w.Nodes[0].Prompt = "${input.list.map(x, input.big).map(y, y + y + y + y)}"
 	b = newBench(t, w)
