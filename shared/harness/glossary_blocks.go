@@ -8,7 +8,7 @@ func blocks() []Word {
 		{Name: "configMapRef", Meaning: "a key of a ConfigMap", Key: "configMapRef"},
 		{Name: "guardrails", Meaning: "checks of what comes in, of what is about to be done and of what goes out", Key: "guardrails"},
 		{Name: "guardrailInput", Meaning: "guardrails on what people write; of an approval, exactly what will run", Column: "input", Key: "input", Apart: "the block guardrails says the rest"},
-		{Name: "guardrailOutput", Meaning: "guardrails on what is answered", Key: "output", Apart: "the block guardrails says the rest"},
+		{Name: "guardrailOutput", Meaning: "guardrails on what is answered; of a visit, what expressions see of it", Key: "output", Apart: "the block guardrails, or the visit, says the rest"},
 		{Name: "action", Meaning: "what a guardrail's hit leads to; of an audit entry, what was done", Column: "action", Key: "action"},
 		{Name: "onFailure", Meaning: "the action where a guardrail has no verdict", Key: "onFailure"},
 		{Name: "tools", Meaning: "the names of tools whose calls are meant", Key: "tools"},
@@ -37,7 +37,7 @@ func blocks() []Word {
 		{Name: "edgeTo", Meaning: "the node that an edge leads to", Key: "to", Apart: "the list edges says the rest"},
 		{Name: "when", Meaning: "the condition of an edge", Key: "when"},
 
-		{Name: "pattern", Meaning: "judged by regular expressions", Value: "PATTERN"},
+		{Name: "pattern", Meaning: "a regular expression that something must match: judged by it, or started", Column: "pattern", Key: "pattern", Value: "PATTERN"},
 		{Name: "length", Meaning: "judged by how long it is", Value: "LENGTH"},
 		{Name: "http", Meaning: "judged by a service", Value: "HTTP"},
 		{Name: "block", Meaning: "it goes no further", Value: "BLOCK"},

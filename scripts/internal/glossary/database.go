@@ -97,7 +97,7 @@ func references(ctx context.Context, conn *pgx.Conn) ([]string, error) {
 		FROM pg_constraint k JOIN pg_class c ON c.oid = k.conrelid JOIN pg_class f ON f.oid = k.confrelid
 		CROSS JOIN LATERAL unnest(k.conkey, k.confkey) AS pair (here, there)
 		JOIN pg_attribute a ON a.attrelid = c.oid AND a.attnum = here JOIN pg_attribute b ON b.attrelid = f.oid AND b.attnum = there
-		WHERE k.contype = 'f' AND a.attname <> b.attname AND a.attname <> 'in_reply_to' AND `+ourTables+` ORDER BY 1, 2`)
+		WHERE k.contype = 'f' AND a.attname <> b.attname AND a.attname NOT IN ('in_reply_to', 'origin_session', 'child_session') AND `+ourTables+` ORDER BY 1, 2`)
 	if err != nil {
 		return nil, err
 	}

@@ -38,6 +38,7 @@ var foreign = map[string]string{
 	"SecretsAvailable":                    "the same",
 	"SandboxAvailable":                    "the same",
 	"Running":                             "the same",
+	"AgentsAvailable":                     "the same",
 	"initContainer":                       "Kubernetes' word for how the runner comes into a Pod",
 	"imageVolume":                         "the same",
 	"scripts/tuluat/internal/probe":       "the wires of WhatsApp and Telegram",
@@ -106,6 +107,7 @@ var elsewhere = map[string]string{
 	"author":               "the person who answers through the API in an agent's place, who is no channel user",
 	"from":                 "the node that an edge of a workflow leaves",
 	"ERROR":                "a level of log entries",
+	"retries":              "the block of a workflow's node that says how often it is tried again",
 	"status":               "a member of RFC 9457 problems; in a trailer, the runner's whole word on an execution",
 	"version":              "of a build of the product",
 	"status_code":          "of HTTP",
@@ -125,6 +127,7 @@ var ids = map[string]string{
 // parts are keys that say more than which thing it is.
 var parts = map[string]string{
 	"inReplyTo": "the message that was answered",
+	"origin":    "the session that a run was started from",
 	"id":        "of the record itself",
 	"name":      "of the record itself",
 	"type":      "of the block itself",

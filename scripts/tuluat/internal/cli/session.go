@@ -157,7 +157,7 @@ func newSessionStart(sys System) *cobra.Command {
 			}
 			return cobra.MinimumNArgs(2)(cmd, args)
 		},
-		Example:           "  tuluat session start python-coder 'What is 2^100?' --wait\n  tuluat session start --workflow release --input '{\"service\": \"web\"}'",
+		Example:           "  tuluat session start python-coder 'What is 2^100?' --wait\n  tuluat session start --workflow release --input '{\"text\": \"hi\"}'",
 		ValidArgsFunction: first(m.objects(api.Agents)),
 	}
 	cmd.Flags().StringVar(&chat, "chat", "", "a name for the conversation: with one that is open, it goes on there")
