@@ -54,7 +54,7 @@ func parsePrices(text string) (map[string]harness.Price, error) {
 	decoder := json.NewDecoder(strings.NewReader(text))
 	decoder.DisallowUnknownFields()
 	if err := decoder.Decode(&table); err != nil || decoder.More() {
-		return nil, harness.Errorf(harness.Invalid, `is not like {"MODEL": {"input": "2.50", "output": "10.00"}}`)
+		return nil, harness.Errorf(harness.Invalid, "is not a JSON object that gives each model, by its name, decimal strings input and output")
 	}
 	prices := map[string]harness.Price{}
 	for name, of := range table {

@@ -27,7 +27,7 @@ func TestOffWithoutAnAddress(t *testing.T) {
 	p.DeliverTwice(event.Event{ID: "1", Type: event.ApprovalDecided, Session: "ses_1", Payload: event.Payload{Session: "ses_1"}})
 	p.Hears("", event.ApprovalDecided)
 	p.Stop()
-	if state := w.Query(`SELECT state || ' ' || attempts FROM signals`); state != "PENDING 0" {
+	if state := w.Query(`SELECT state || ' ' || attempts FROM temporal_signals`); state != "PENDING 0" {
 		t.Errorf("the signal is %s", state)
 	}
 	if n := strings.Count(w.Logs.String(), "TEMPORAL_ADDRESS is not set"); n != 1 {

@@ -194,7 +194,7 @@ func standing() []Word {
 		{Name: "statusCode", Meaning: "what a receiver answered over HTTP", Column: "status_code", Key: "statusCode"},
 		{Name: "kind", Meaning: "which of the kinds of its table or API a row or resource is", Column: "kind", Key: "kind"},
 		{Name: "ref", Meaning: "the thing that a session event tells of", Column: "ref"},
-		{Name: "subject", Meaning: "the row that an announcement is about: what its consumer claims", Column: "subject"},
+		{Name: "subject", Meaning: "the row that an announcement is about: what its consumer claims; of usage: whose budget it is", Column: "subject", Key: "subject"},
 		{Name: "payload", Meaning: "the ids that an event carries", Column: "payload", Key: "payload"},
 		{Name: "eventType", Meaning: "what an event says happened", Column: "event_type"},
 		{Name: "destination", Meaning: "who would not take an event", Column: "destination", Key: "destination"},

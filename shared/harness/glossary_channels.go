@@ -10,7 +10,7 @@ func channels() []Word {
 		{Name: "lasting", Meaning: "an alias that never becomes another person's", Column: "lasting"},
 		{Name: "address", Meaning: "where replies to a chat go now", Column: "address"},
 		{Name: "lastInboundAt", Meaning: "when the person of a chat wrote last", Column: "last_inbound_at", Key: "lastInboundAt"},
-		{Name: "blockedAt", Meaning: "when a chat stopped to take anything from us", Column: "blocked_at"},
+		{Name: "blockedAt", Meaning: "when a chat stopped to take anything from us; of a budget: when a turn last ended BLOCKED", Column: "blocked_at"},
 		{Name: "blockedReason", Meaning: "why it did", Column: "blocked_reason"},
 		{Name: "paceMillis", Meaning: "the time between two replies to a chat, on average", Column: "pace_millis"},
 		{Name: "paceBurst", Meaning: "how many replies to a chat may go at once", Column: "pace_burst"},

@@ -49,14 +49,14 @@ const refusalsBelieved = "5 minutes"
 // claimSignalSQL claims the oldest signal of session $1 that is due and free.
 const claimSignalSQL = `
 WITH claimed AS (
-    UPDATE signals g SET lease_owner = $2, lease_token = lease_token + 1, lease_until = now() + $3::interval, attempts = attempts + 1
-    WHERE signal_id = (SELECT signal_id FROM signals WHERE session_id = $1 AND state = 'PENDING' AND due_at <= now()
-        AND (lease_until IS NULL OR lease_until < now()) ORDER BY signal_id LIMIT 1 FOR UPDATE SKIP LOCKED)
+    UPDATE temporal_signals g SET lease_owner = $2, lease_token = lease_token + 1, lease_until = now() + $3::interval, attempts = attempts + 1
+    WHERE temporal_signal_id = (SELECT temporal_signal_id FROM temporal_signals WHERE session_id = $1 AND state = 'PENDING' AND due_at <= now()
+        AND (lease_until IS NULL OR lease_until < now()) ORDER BY temporal_signal_id LIMIT 1 FOR UPDATE SKIP LOCKED)
     RETURNING *
 ), heard AS (
-    DELETE FROM outbox USING claimed WHERE subject = claimed.signal_id
+    DELETE FROM outbox USING claimed WHERE subject = claimed.temporal_signal_id
 )
-SELECT c.signal_id, c.lease_token, c.attempts, c.namespace, c.workflow_id, c.run_id, c.pinned_run_id,
+SELECT c.temporal_signal_id, c.lease_token, c.attempts, c.namespace, c.workflow_id, c.temporal_run, c.pinned_run,
        a.approval_id, c.session_id, a.agent_name, a.node_id, a.state, a.decided_by, a.decided_via, a.reason, a.decided_at, a.digest
 FROM claimed c JOIN approvals a USING (approval_id)`
 
@@ -82,7 +82,7 @@ func (s *Store) ClaimSignal(ctx context.Context, session harness.SessionID, leas
 // goes to the same: only that one knows whether it has it. ErrLeaseLost: somebody
 // else has claimed it since, and it must not be sent.
 func (s *Store) PinSignal(ctx context.Context, c *SignalClaim, run string) error {
-	err := s.oneRow(ctx, `UPDATE signals SET pinned_run_id = $3 WHERE signal_id = $1 AND lease_token = $2 AND lease_owner IS NOT NULL`, c.ID, c.Token, run)
+	err := s.oneRow(ctx, `UPDATE temporal_signals SET pinned_run = $3 WHERE temporal_signal_id = $1 AND lease_token = $2 AND lease_owner IS NOT NULL`, c.ID, c.Token, run)
 	if err == nil {
 		c.Pinned = run
 	}
@@ -93,12 +93,12 @@ func (s *Store) PinSignal(ctx context.Context, c *SignalClaim, run string) error
 // session, and so is the first of several refusals.
 const markSignalSQL = `
 WITH marked AS (
-    UPDATE signals g SET lease_owner = NULL, lease_until = NULL, reason = $4, due_at = now() + $6::interval,
+    UPDATE temporal_signals g SET lease_owner = NULL, lease_until = NULL, reason = $4, due_at = now() + $6::interval,
            refused_at = CASE WHEN $5 THEN COALESCE(o.refused_at, now()) END,
            state = CASE WHEN $3 THEN 'SENT' WHEN $5 AND o.refused_at <= now() - interval '` + refusalsBelieved + `' THEN 'FAILED' ELSE 'PENDING' END,
            ended_at = CASE WHEN $3 OR $5 AND o.refused_at <= now() - interval '` + refusalsBelieved + `' THEN now() END
-    FROM (SELECT signal_id, refused_at FROM signals WHERE signal_id = $1 FOR UPDATE) o
-    WHERE g.signal_id = o.signal_id AND g.lease_token = $2 AND g.lease_owner IS NOT NULL
+    FROM (SELECT temporal_signal_id, refused_at FROM temporal_signals WHERE temporal_signal_id = $1 FOR UPDATE) o
+    WHERE g.temporal_signal_id = o.temporal_signal_id AND g.lease_token = $2 AND g.lease_owner IS NOT NULL
     RETURNING g.state, g.workflow_id, g.approval_id, g.session_id, $5 AND o.refused_at IS NULL AS refused_first
 )
 SELECT m.state, CASE WHEN m.state = 'SENT' THEN log_entry(a.agent_name, m.session_id, a.node_id, 'INFO', 'the Temporal workflow ' || m.workflow_id || ' was told that ' || a.title_state, '')
@@ -127,15 +127,15 @@ func (s *Store) MarkSignal(ctx context.Context, c *SignalClaim, o SignalOutcome)
 // backoff has passed, or a sender ended before it marked.
 func (s *Store) SignalsDue(ctx context.Context, limit int) ([]event.Event, error) {
 	return list(ctx, s, `WITH due AS (
-			SELECT g.*, n.agent_name, n.channel, n.traceparent FROM signals g JOIN sessions n USING (session_id)
+			SELECT g.*, n.agent_name, n.channel, n.traceparent FROM temporal_signals g JOIN sessions n USING (session_id)
 			WHERE g.state = 'PENDING' AND g.due_at <= now() AND (g.lease_until IS NULL OR g.lease_until < now())
-			  AND NOT EXISTS (SELECT 1 FROM outbox o WHERE o.subject = g.signal_id)
+			  AND NOT EXISTS (SELECT 1 FROM outbox o WHERE o.subject = g.temporal_signal_id)
 			ORDER BY g.due_at LIMIT $1
 		), told AS (
 			INSERT INTO outbox (event_id, event_type, subject, session_id, agent_name, channel, payload, traceparent, due_at)
-			SELECT 'approval.decided:' || approval_id || ':signal', $2, signal_id, session_id, agent_name, channel,
+			SELECT 'approval.decided:' || approval_id || ':signal', $2, temporal_signal_id, session_id, agent_name, channel,
 			       jsonb_build_object('session', session_id), traceparent, now() + interval '`+announceAgain+`'
-			FROM due ORDER BY signal_id ON CONFLICT (event_id) DO NOTHING
+			FROM due ORDER BY temporal_signal_id ON CONFLICT (event_id) DO NOTHING
 		) SELECT approval_id, session_id, agent_name, channel, traceparent FROM due ORDER BY due_at`, []any{limit, event.ApprovalDecided},
 		func(row pgx.CollectableRow) (event.Event, error) {
 			e := event.Event{Type: event.ApprovalDecided}

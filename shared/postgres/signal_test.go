@@ -100,7 +100,7 @@ func TestTheEndOfAnApprovalPlansASignal(t *testing.T) {
 		asked(t, s, id, of)
 	}
 	run(t, s, `SELECT plan_signal('apr_1')`, `SELECT plan_signal('apr_none')`)
-	if n := value[int](t, s, `SELECT count(*) FROM signals`); n != 0 {
+	if n := value[int](t, s, `SELECT count(*) FROM temporal_signals`); n != 0 {
 		t.Errorf("%d signals of open questions", n)
 	}
 	decide(t, s, "apr_1", harness.ApprovalApproved)
@@ -114,7 +114,7 @@ func TestTheEndOfAnApprovalPlansASignal(t *testing.T) {
 		t.Fatal(err)
 	}
 	want := "sig_1 apr_1 orders w  PENDING|sig_2 apr_2 orders w  PENDING|sig_3 apr_3 orders w  PENDING|sig_4 apr_4 orders w  PENDING"
-	if got := value[string](t, s, `SELECT string_agg(concat_ws(' ', signal_id, approval_id, namespace, workflow_id, run_id, state), '|' ORDER BY signal_id) FROM signals`); got != want {
+	if got := value[string](t, s, `SELECT string_agg(concat_ws(' ', temporal_signal_id, approval_id, namespace, workflow_id, temporal_run, state), '|' ORDER BY temporal_signal_id) FROM temporal_signals`); got != want {
 		t.Errorf("signals %s, want %s", got, want)
 	}
 	// Announced until it is claimed, whatever happens to the session's own announcement.
@@ -131,7 +131,7 @@ func TestARunLinksItsConversations(t *testing.T) {
 		`UPDATE sessions SET parent_visit = 'vis_1' WHERE session_id = '`+string(child)+`'`)
 	asked(t, s, "apr_1", child)
 	decide(t, s, "apr_1", harness.ApprovalApproved)
-	if got := value[string](t, s, `SELECT workflow_id || ' ' || session_id FROM signals`); got != "w "+string(child) {
+	if got := value[string](t, s, `SELECT workflow_id || ' ' || session_id FROM temporal_signals`); got != "w "+string(child) {
 		t.Errorf("signal %s", got)
 	}
 }
@@ -165,7 +165,7 @@ func TestSignalsAreClaimedAndMarked(t *testing.T) {
 		t.Errorf("pinned %q, %v", c.Pinned, err)
 	}
 	// Its process dies: who comes next goes on with the same run, and the dead one writes nothing.
-	run(t, s, `UPDATE signals SET lease_until = now() - interval '1 second' WHERE signal_id = 'sig_1'`)
+	run(t, s, `UPDATE temporal_signals SET lease_until = now() - interval '1 second' WHERE temporal_signal_id = 'sig_1'`)
 	again, err := s.ClaimSignal(ctx, session, lease)
 	if err != nil || again.ID != "sig_1" || again.Attempts != 2 || again.Pinned != someRun {
 		t.Fatalf("%+v, %v", again, err)
@@ -202,7 +202,7 @@ func TestRefusalsAreBelievedInTime(t *testing.T) {
 	decide(t, s, "apr_1", harness.ApprovalApproved)
 	attempt := func(o postgres.SignalOutcome, ago string) harness.SignalState {
 		t.Helper()
-		run(t, s, `UPDATE signals SET refused_at = refused_at - interval '`+ago+`'`)
+		run(t, s, `UPDATE temporal_signals SET refused_at = refused_at - interval '`+ago+`'`)
 		c, err := s.ClaimSignal(ctx, session, lease)
 		if err != nil {
 			t.Fatal(err)
@@ -226,7 +226,7 @@ func TestRefusalsAreBelievedInTime(t *testing.T) {
 	if want := "PENDING PENDING PENDING PENDING PENDING FAILED"; strings.Join(got, " ") != want {
 		t.Errorf("%v, want %s", got, want)
 	}
-	if reason := value[string](t, s, `SELECT state || ' ' || reason || ' ' || (ended_at IS NOT NULL) FROM signals`); reason != "FAILED no such workflow true" {
+	if reason := value[string](t, s, `SELECT state || ' ' || reason || ' ' || (ended_at IS NOT NULL) FROM temporal_signals`); reason != "FAILED no such workflow true" {
 		t.Error(reason)
 	}
 	const told = "the Temporal workflow w is not told yet that approval apr_1 is APPROVED: no such workflow"
@@ -266,10 +266,10 @@ func TestSignalsDue(t *testing.T) {
 		t.Errorf("what is announced already: %v", ids)
 	}
 	run(t, s, `DELETE FROM outbox WHERE subject LIKE 'sig%'`,
-		`UPDATE signals SET due_at = now() + interval '1 hour' WHERE signal_id = 'sig_2'`,
-		`UPDATE signals SET lease_owner = 'x', lease_until = now() + interval '1 hour' WHERE signal_id = 'sig_3'`,
-		`UPDATE signals SET lease_owner = 'x', lease_until = now() - interval '1 second' WHERE signal_id = 'sig_4'`,
-		`UPDATE signals SET state = 'SENT', ended_at = now() WHERE signal_id = 'sig_5'`)
+		`UPDATE temporal_signals SET due_at = now() + interval '1 hour' WHERE temporal_signal_id = 'sig_2'`,
+		`UPDATE temporal_signals SET lease_owner = 'x', lease_until = now() + interval '1 hour' WHERE temporal_signal_id = 'sig_3'`,
+		`UPDATE temporal_signals SET lease_owner = 'x', lease_until = now() - interval '1 second' WHERE temporal_signal_id = 'sig_4'`,
+		`UPDATE temporal_signals SET state = 'SENT', ended_at = now() WHERE temporal_signal_id = 'sig_5'`)
 	if ids := due(); strings.Join(ids, " ") != "approval.decided:apr_1:signal approval.decided:apr_4:signal" {
 		t.Errorf("due %v", ids)
 	}
@@ -277,7 +277,7 @@ func TestSignalsDue(t *testing.T) {
 		t.Errorf("announced twice: %v", ids)
 	}
 	// What nobody claims the outbox repeats; what is settled it forgets.
-	run(t, s, `UPDATE outbox SET due_at = now(), created_at = now() - interval '1 hour' WHERE subject LIKE 'sig%'`, `UPDATE signals SET state = 'SENT', ended_at = now() WHERE signal_id = 'sig_1'`)
+	run(t, s, `UPDATE outbox SET due_at = now(), created_at = now() - interval '1 hour' WHERE subject LIKE 'sig%'`, `UPDATE temporal_signals SET state = 'SENT', ended_at = now() WHERE temporal_signal_id = 'sig_1'`)
 	if _, err := s.DeleteMootAnnouncements(ctx, 10); err != nil {
 		t.Fatal(err)
 	}
@@ -318,7 +318,7 @@ func TestTemporalBridgeDoesItsWork(t *testing.T) {
 	}
 	for _, sql := range []string{
 		`SELECT input FROM approvals`, `SELECT title FROM approvals`, `SELECT * FROM messages`, `SELECT * FROM sessions`, `SELECT payload FROM outbox`, `UPDATE approvals SET state = 'APPROVED'`,
-		`UPDATE signals SET workflow_id = 'x'`, `INSERT INTO signals SELECT * FROM signals`, `DELETE FROM signals`,
+		`UPDATE temporal_signals SET workflow_id = 'x'`, `INSERT INTO temporal_signals SELECT * FROM temporal_signals`, `DELETE FROM temporal_signals`,
 	} {
 		_, err := s.Pool().Exec(ctx, sql)
 		if pg := (*pgconn.PgError)(nil); !errors.As(err, &pg) || pg.Code != "42501" {

@@ -176,12 +176,12 @@ func (s *Store) DeleteMootAnnouncements(ctx context.Context, limit int) (int, er
 	return s.count(ctx, `DELETE FROM outbox WHERE event_id IN (
 		SELECT o.event_id FROM outbox o
 		LEFT JOIN sessions s ON s.session_id = o.subject LEFT JOIN executions e ON e.execution_id = o.subject LEFT JOIN messages m ON m.message_id = o.subject
-		LEFT JOIN signals g ON g.signal_id = o.subject
+		LEFT JOIN temporal_signals g ON g.temporal_signal_id = o.subject
 		WHERE o.created_at < now() - interval '10 minutes' AND CASE
 			WHEN s.session_id IS NOT NULL THEN s.state IN ('COMPLETED', 'CANCELLED') OR (s.due_at IS NULL AND s.lease_owner IS NULL)
 			WHEN e.execution_id IS NOT NULL THEN e.ended_at IS NOT NULL
 			WHEN m.message_id IS NOT NULL THEN NOT EXISTS (SELECT 1 FROM replies r WHERE r.message_id = m.message_id AND `+replyOpen("r")+`)
-			WHEN g.signal_id IS NOT NULL THEN g.state <> 'PENDING'
+			WHEN g.temporal_signal_id IS NOT NULL THEN g.state <> 'PENDING'
 			ELSE o.created_at < now() - interval '1 day' END
 		ORDER BY o.created_at LIMIT $1)`, limit)
 }
@@ -201,7 +201,7 @@ func (s *Store) NextDue(ctx context.Context, within time.Duration) (time.Duratio
 			UNION ALL SELECT min(due_at) FROM replies WHERE `+replyOpen("replies")+` AND due_at > now()
 			UNION ALL SELECT min(due_at) FROM approvals WHERE state = 'PENDING' AND due_at > now()
 			UNION ALL SELECT min(due_at) FROM attachments WHERE state = 'REQUESTED' AND due_at > now()
-			UNION ALL SELECT min(greatest(due_at, lease_until)) FROM signals WHERE state = 'PENDING' AND greatest(due_at, lease_until) > now()
+			UNION ALL SELECT min(greatest(due_at, lease_until)) FROM temporal_signals WHERE state = 'PENDING' AND greatest(due_at, lease_until) > now()
 			UNION ALL SELECT min(due_at) FROM executions WHERE state IN ('PENDING', 'RUNNING') AND due_at > now()
 			UNION ALL SELECT min(greatest(due_at + CASE WHEN retry_at IS NULL THEN `+announceSession+` ELSE interval '0' END, retry_at, lease_until, announced_at + `+announceSession+`))
 				FROM sessions WHERE due_at IS NOT NULL AND state NOT IN ('COMPLETED', 'CANCELLED') AND NOT `+heldSQL("sessions")+`

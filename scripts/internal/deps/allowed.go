@@ -158,6 +158,23 @@ var markdown = []string{"github.com/yuin/goldmark"}
 var temporal = []string{
 	"go.temporal.io/api",
 	"go.temporal.io/sdk",
+	"github.com/facebookgo/clock",
+	"github.com/gogo/protobuf",
+	"github.com/golang/mock",
+	"github.com/google/uuid",
+	"github.com/grpc-ecosystem/go-grpc-middleware/v2",
+	"github.com/grpc-ecosystem/grpc-gateway/v2",
+	"github.com/nexus-rpc/nexus-proto-annotations",
+	"github.com/nexus-rpc/sdk-go",
+	"github.com/robfig/cron",
+	"github.com/stretchr/objx",
+	"github.com/stretchr/testify",
+	"go.yaml.in/yaml/v3",
+	"golang.org/x/net",
+	"golang.org/x/time",
+	"google.golang.org/genproto/googleapis/api",
+	"google.golang.org/genproto/googleapis/rpc",
+	"google.golang.org/grpc",
 }
 
 // What shared/workflow brings: the expressions and the schedules of workflows.

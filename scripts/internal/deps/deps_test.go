@@ -128,6 +128,7 @@ func TestEveryRuleFindsItsBreach(t *testing.T) {
 		{reaper, prefix + "scripts/internal/fake"},
 		{prefix + "functions/agent-step/internal/model", prefix + "scripts/internal/fake"},
 		{reaper, driver},
+		{reaper, "go.temporal.io/sdk/client"},
 		{prefix + "shared/sandbox", prefix + "functions/sandbox-exec/runner/internal/wire"},
 		{prefix + "shared/event", pgx},
 		{prefix + "shared/event", between, "github.com/cloudevents/sdk-go/v2/protocol/http"},

@@ -48,6 +48,7 @@ var foreign = map[string]string{
 	"phoneNumberId":                    "WhatsApp's name of an account, which its owner copies from there",
 	"bot":                              "Telegram's name of an account, which its owner copies from there",
 	"botTokenSecretRef":                "Telegram's name of what lets us send",
+	"runId":                            "Temporal's name of a run of one of its workflows",
 	"BOT_TOKEN":                        "the same, as a secret's role",
 	"child-pid":                        "bubblewrap's --info-fd",
 	"dev.knative.sources.ping":         "Knative's PingSource",

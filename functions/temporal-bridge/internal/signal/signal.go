@@ -185,7 +185,7 @@ func (s *Sender) currentRun(ctx context.Context, c *postgres.SignalClaim) (strin
 
 func (s *Sender) signal(ctx context.Context, c *postgres.SignalClaim, run string) error {
 	data, err := json.Marshal(Decision{
-		Approval: c.Approval, Session: c.Session, State: c.State, DecidedBy: c.DecidedBy, DecidedVia: c.DecidedVia,
+		Approval: c.Approval, Session: c.Session, State: c.State, DecidedBy: c.DecidedBy, DecidedVia: string(c.DecidedVia),
 		Reason: c.Reason, DecidedAt: c.DecidedAt.UTC(), Digest: c.Digest, Node: c.Node,
 	})
 	if err != nil {
@@ -208,11 +208,11 @@ func (s *Sender) namespace(c *postgres.SignalClaim) string {
 
 // Decision is what a signal says.
 type Decision struct {
-	Approval   harness.ApprovalID    `json:"approvalId"`
-	Session    harness.SessionID     `json:"sessionId"`
+	Approval   harness.ApprovalID    `json:"approval"`
+	Session    harness.SessionID     `json:"session"`
 	State      harness.ApprovalState `json:"state"`
 	DecidedBy  string                `json:"decidedBy"`
-	DecidedVia harness.Channel       `json:"decidedVia"`
+	DecidedVia string                `json:"decidedVia"`
 	Reason     string                `json:"reason"`
 	DecidedAt  time.Time             `json:"decidedAt"`
 	Digest     string                `json:"digest"`

@@ -7,17 +7,17 @@ SET LOCAL lock_timeout = '5s';
 -- {namespace, workflowId, runId}. NULL: none.
 ALTER TABLE sessions ADD COLUMN temporal jsonb;
 
--- signals: what such a workflow is to be told, one row per approval that has
+-- temporal_signals: what such a workflow is to be told, one row per approval that has
 -- ended, written with its end. What it says is in the approval.
-CREATE TABLE signals (
-    signal_id     text PRIMARY KEY,             -- by which Temporal drops repeats
+CREATE TABLE temporal_signals (
+    temporal_signal_id     text PRIMARY KEY,             -- by which Temporal drops repeats
     approval_id   text NOT NULL REFERENCES approvals,
     session_id    text NOT NULL REFERENCES sessions,
     namespace     text NOT NULL,                -- empty: that of the function's configuration
-    workflow_id   text NOT NULL CONSTRAINT signal_workflow CHECK (workflow_id <> ''),
-    run_id        text NOT NULL,                -- empty: whichever is the current one when it is sent
-    pinned_run_id text NOT NULL DEFAULT '',     -- which that was: Temporal knows its signals by run
-    state         text NOT NULL DEFAULT 'PENDING' CONSTRAINT signal_state CHECK (state IN ('PENDING', 'SENT', 'FAILED')),
+    workflow_id   text NOT NULL CONSTRAINT temporal_signal_workflow CHECK (workflow_id <> ''),
+    temporal_run        text NOT NULL,                -- empty: whichever is the current one when it is sent
+    pinned_run text NOT NULL DEFAULT '',     -- which that was: Temporal knows its signals by run
+    state         text NOT NULL DEFAULT 'PENDING' CONSTRAINT temporal_signal_state CHECK (state IN ('PENDING', 'SENT', 'FAILED')),
     reason        text NOT NULL DEFAULT '',     -- why the last attempt came to nothing
     attempts      int NOT NULL DEFAULT 0,
     refused_at    timestamptz,                  -- since when every answer is a refusal; NULL: the last was not
@@ -27,11 +27,11 @@ CREATE TABLE signals (
     lease_until   timestamptz,
     created_at    timestamptz NOT NULL DEFAULT now(),
     ended_at      timestamptz,
-    CONSTRAINT signal_once UNIQUE (approval_id),
-    CONSTRAINT signal_ended CHECK ((ended_at IS NULL) = (state = 'PENDING'))
+    CONSTRAINT temporal_signal_once UNIQUE (approval_id),
+    CONSTRAINT temporal_signal_ended CHECK ((ended_at IS NULL) = (state = 'PENDING'))
 );
-CREATE INDEX signals_due ON signals (due_at) WHERE state = 'PENDING';
-CREATE INDEX signals_session ON signals (session_id, signal_id) WHERE state = 'PENDING';
+CREATE INDEX temporal_signals_due ON temporal_signals (due_at) WHERE state = 'PENDING';
+CREATE INDEX temporal_signals_session ON temporal_signals (session_id, temporal_signal_id) WHERE state = 'PENDING';
 
 -- +goose StatementBegin
 -- plan_signal writes the signal of an approval that has ended, with its
@@ -55,13 +55,13 @@ BEGIN
         RETURN;
     END IF;
     WITH planned AS (
-        INSERT INTO signals (signal_id, approval_id, session_id, namespace, workflow_id, run_id)
+        INSERT INTO temporal_signals (temporal_signal_id, approval_id, session_id, namespace, workflow_id, temporal_run)
         SELECT 'sig' || substr(a.approval_id, 4), a.approval_id, a.session_id, COALESCE(link->>'namespace', ''), link->>'workflowId', COALESCE(link->>'runId', '')
         FROM approvals a WHERE a.approval_id = approval
         ON CONFLICT (approval_id) DO NOTHING RETURNING *
     )
     INSERT INTO outbox (event_id, event_type, subject, session_id, agent_name, channel, payload, traceparent, due_at)
-    SELECT 'approval.decided:' || p.approval_id || ':signal', 'ai.tuluat.approval.decided.v1', p.signal_id, n.session_id, n.agent_name, n.channel,
+    SELECT 'approval.decided:' || p.approval_id || ':signal', 'ai.tuluat.approval.decided.v1', p.temporal_signal_id, n.session_id, n.agent_name, n.channel,
            jsonb_build_object('session', n.session_id), n.traceparent, now() + interval '30 seconds'
     FROM planned p JOIN sessions n USING (session_id) ON CONFLICT (event_id) DO NOTHING;
 END $$;
@@ -97,8 +97,8 @@ END $$;
 -- +goose StatementEnd
 
 -- What was decided, and nothing of what was asked or said.
-GRANT SELECT ON signals TO tuluat_temporal_bridge, tuluat_reaper_cron, tuluat_management_api;
-GRANT UPDATE (pinned_run_id, state, reason, attempts, refused_at, due_at, lease_owner, lease_token, lease_until, ended_at) ON signals TO tuluat_temporal_bridge;
+GRANT SELECT ON temporal_signals TO tuluat_temporal_bridge, tuluat_reaper_cron, tuluat_management_api;
+GRANT UPDATE (pinned_run, state, reason, attempts, refused_at, due_at, lease_owner, lease_token, lease_until, ended_at) ON temporal_signals TO tuluat_temporal_bridge;
 GRANT SELECT (approval_id, session_id, agent_name, node_id, digest, state, decided_by, decided_via, reason, decided_at) ON approvals TO tuluat_temporal_bridge;
 GRANT SELECT (subject), DELETE ON outbox TO tuluat_temporal_bridge;
 GRANT INSERT ON agent_execution_logs, agent_execution_logs_overflow TO tuluat_temporal_bridge;
