@@ -16,6 +16,7 @@ type agent struct {
 	name     string
 	key      harness.Secret // signs what goes through its hook
 	commands int            // that one message may have run
+	budget   string         // more of its budget, as YAML
 }
 
 func newAgents(n int) []agent {
@@ -69,11 +70,11 @@ spec:
           policy: open
   budget:
     maxExecutions: %[3]d
-`
+%[4]s`
 
 func writeAgents(dir string, agents []agent, callback string) error {
 	for _, a := range agents {
-		if err := os.WriteFile(filepath.Join(dir, a.name+".yaml"), fmt.Appendf(nil, agentYAML, a.name, callback, a.commands), 0o644); err != nil {
+		if err := os.WriteFile(filepath.Join(dir, a.name+".yaml"), fmt.Appendf(nil, agentYAML, a.name, callback, a.commands, a.budget), 0o644); err != nil {
 			return err
 		}
 	}
