@@ -62,6 +62,21 @@ type api struct {
 	mu      sync.Mutex
 	updates []string
 	calls   []string // method and parameters
+	refused map[string][]int
+}
+
+// refuse makes the next calls of method answer with these codes.
+func (a *api) refuse(method string, codes ...int) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.refused = map[string][]int{method: codes}
+}
+
+// poll hands out updates once.
+func (a *api) poll(updates string) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.updates = append(a.updates, updates)
 }
 
 func newAPI(t *testing.T) *api {
@@ -81,6 +96,12 @@ func newAPI(t *testing.T) *api {
 			fmt.Fprintf(w, `{"ok":true,"result":%s}`, answer)
 		default:
 			a.calls = append(a.calls, method+" "+string(body))
+			if codes := a.refused[method]; len(codes) > 0 {
+				a.refused[method] = codes[1:]
+				w.WriteHeader(codes[0])
+				fmt.Fprintf(w, `{"ok":false,"error_code":%d,"description":"refused"}`, codes[0])
+				return
+			}
 			_, _ = io.WriteString(w, `{"ok":true,"result":{"message_id":4711}}`)
 		}
 	}))

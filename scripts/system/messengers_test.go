@@ -27,6 +27,7 @@ import (
 type crowd struct {
 	onWhatsApp func(graph.Sending) // at every message that is about to be taken
 	onTelegram func(botapi.Sending)
+	asks       bool // the agent asks before every command
 }
 
 // messengers are WhatsApp and Telegram as the functions of a world see them, the
@@ -100,7 +101,11 @@ spec:
 // newMessengers serves the providers; nothing is told to anybody before connect.
 func newMessengers(w *world, c *crowd) *messengers {
 	m := &messengers{world: w, urls: map[string]string{}}
-	w.must(os.WriteFile(filepath.Join(w.agentsDir(), peopleAgent+".yaml"), []byte(peopleYAML), 0o644))
+	agentYAML := peopleYAML
+	if c.asks {
+		agentYAML += "  approvals:\n    policy: always\n    timeout: 30m\n"
+	}
+	w.must(os.WriteFile(filepath.Join(w.agentsDir(), peopleAgent+".yaml"), []byte(agentYAML), 0o644))
 	var err error
 	m.whatsapp, err = graph.New(graph.Options{
 		Numbers: []graph.Number{{PhoneNumberID: phoneNumber, AppSecret: appSecret, AccessToken: accessToken, VerifyToken: verifyToken}}, OnSend: c.onWhatsApp,

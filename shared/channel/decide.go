@@ -58,8 +58,9 @@ func (d Decider) Accept(ctx context.Context, channel harness.Channel, in postgre
 }
 
 // typed is a decision in words: approve or reject, the code of the card, and
-// behind it a reason. In groups the bot may be named first.
-var typed = regexp.MustCompile(`(?is)^\s*(?:@\S+\s+)?/?(approve|reject)\s+(\d{6})\b[\s:,.-]*(.*)$`)
+// behind it a reason; or show, for the card once more. In groups the bot may be
+// named first, or as its commands are.
+var typed = regexp.MustCompile(`(?is)^\s*(?:@\S+\s+)?/?(approve|reject|show)(?:@\S+)?[\s:#]+(\d{6})\b[\s:,.-]*(.*)$`)
 
 // tapOf reads a as what somebody says to a card.
 func tapOf(channel harness.Channel, a postgres.Arrival) (postgres.Tap, bool) {
@@ -78,8 +79,12 @@ func tapOf(channel harness.Channel, a postgres.Arrival) (postgres.Tap, bool) {
 	if said == nil || len(a.Attachments) > 0 {
 		return tap, false
 	}
-	tap.Code, tap.Reason, tap.State = said[2], strings.TrimSpace(said[3]), harness.ApprovalApproved
-	if strings.EqualFold(said[1], "reject") {
+	tap.Code, tap.Reason = said[2], strings.TrimSpace(said[3])
+	tap.Forwarded, _ = a.Message.Metadata["forwarded"].(bool)
+	switch strings.ToLower(said[1]) {
+	case "approve":
+		tap.State = harness.ApprovalApproved
+	case "reject":
 		tap.State = harness.ApprovalRejected
 	}
 	return tap, true

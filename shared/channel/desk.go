@@ -111,10 +111,7 @@ func (d *Desk) keep(ctx context.Context, group []*visitor) error {
 		in.Renames, in.Blocks = append(in.Renames, v.in.Renames...), append(in.Blocks, v.in.Blocks...)
 	}
 	accepted, events, err := d.store.Accept(ctx, d.channel, in, group[0].traceparent)
-	wakes := make(map[harness.MessageID]event.Event, len(events))
-	for _, e := range events {
-		wakes[e.Payload.Message] = e
-	}
+	brought := make(map[harness.MessageID]*visitor, len(events))
 	for _, v := range group {
 		v.err, v.events, v.accepted = err, nil, nil
 		if err != nil {
@@ -123,11 +120,17 @@ func (d *Desk) keep(ctx context.Context, group []*visitor) error {
 		n := len(v.in.Arrivals)
 		v.accepted, accepted = accepted[:n:n], accepted[n:]
 		for _, a := range v.accepted {
-			if e, ok := wakes[a.Message]; ok && a.Outcome == postgres.ArrivalAccepted {
-				v.events = append(v.events, e)
-				delete(wakes, a.Message)
+			if a.Outcome == postgres.ArrivalAccepted && brought[a.Message] == nil {
+				brought[a.Message] = v
 			}
 		}
+	}
+	for _, e := range events {
+		v := brought[e.Payload.Message]
+		if v == nil { // of no message that came in: what a decision leads to
+			v = group[0]
+		}
+		v.events = append(v.events, e)
 	}
 	return err
 }

@@ -189,6 +189,9 @@ func (s *Sender) send(ctx context.Context, c *postgres.ReplyClaim) (postgres.Rep
 
 // split makes as many parts of a text as its channel needs, before any is sent.
 func (s *Sender) split(ctx context.Context, c *postgres.ReplyClaim) (empty bool, err error) {
+	if c.Kind == harness.ReplyCard && c.Spec.Template != nil && (!c.WindowOpen || c.Format == harness.FormatTemplate) {
+		return false, nil // a template only says that there is a card
+	}
 	parts := s.Transport.Split(c.Text)
 	if len(parts) <= 1 {
 		return len(parts) == 0, nil

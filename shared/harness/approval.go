@@ -5,6 +5,8 @@ import (
 	"crypto/sha256"
 	"encoding/hex"
 	"encoding/json"
+	"errors"
+	"io"
 	"strings"
 	"time"
 )
@@ -137,7 +139,8 @@ func CanonicalJSON(value []byte) json.RawMessage {
 	decoder := json.NewDecoder(bytes.NewReader(value))
 	decoder.UseNumber()
 	var v any
-	if err := decoder.Decode(&v); err != nil || decoder.More() {
+	err := decoder.Decode(&v)
+	if _, behind := decoder.Token(); err != nil || !errors.Is(behind, io.EOF) {
 		v = string(value)
 	}
 	text, err := json.Marshal(v)

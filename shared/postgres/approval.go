@@ -40,11 +40,14 @@ const approvalColumns = `a.approval_id, a.session_id, a.agent_name, a.node_id, C
 	a.consumed_at, ARRAY(SELECT jsonb_build_object('decidedBy', v.decided_by, 'decidedVia', v.decided_via, 'decision', v.decision, 'reason', v.reason, 'decidedAt', v.created_at)
 		FROM approval_votes v WHERE v.approval_id = a.approval_id ORDER BY v.created_at, v.decided_by)`
 
-func readApproval(row pgx.CollectableRow) (view.Approval, error) {
+func readApproval(row pgx.CollectableRow) (view.Approval, error) { return scanApproval(row) }
+
+// scanApproval reads approvalColumns behind what goes into before.
+func scanApproval(row pgx.CollectableRow, before ...any) (view.Approval, error) {
 	var v view.Approval
-	err := row.Scan(&v.ID, &v.Session, &v.Agent, &v.CurrentNode, &v.ToolCall, &v.Title, &v.Input, &v.Digest, &v.State,
+	err := row.Scan(append(before, &v.ID, &v.Session, &v.Agent, &v.CurrentNode, &v.ToolCall, &v.Title, &v.Input, &v.Digest, &v.State,
 		&v.DecidedBy, &v.DecidedVia, &v.Reason, &v.RequestedAt, &v.ExpiresAt, &v.DecidedAt, &v.Approvers, &v.Quorum, &v.OnTimeout,
-		&v.Scope, &v.Code, &v.Context, &v.AskedInput, &v.ConsumedAt, &v.Votes)
+		&v.Scope, &v.Code, &v.Context, &v.AskedInput, &v.ConsumedAt, &v.Votes)...)
 	return v, err
 }
 

@@ -2,6 +2,7 @@ package postgres
 
 import (
 	"crypto/rand"
+	"encoding/json"
 	"fmt"
 	"maps"
 	"math/big"
@@ -13,6 +14,7 @@ import (
 
 	"tuluat.ai/harness/shared/event"
 	"tuluat.ai/harness/shared/harness"
+	"tuluat.ai/harness/shared/harness/view"
 )
 
 // NewApproval asks a human. It is written with the row that waits for the answer.
@@ -202,6 +204,15 @@ type question struct {
 	Code      string
 	Until     *time.Time // nil: it waits
 	OnTimeout harness.TimeoutAction
+}
+
+// questionOf is what the card of an approval says.
+func questionOf(a view.Approval) (question, error) {
+	q := question{Title: a.Title, Context: a.Context, Code: a.Code, Until: a.ExpiresAt, OnTimeout: a.OnTimeout}
+	if err := json.Unmarshal(a.Input, &q.Subject); err != nil {
+		return q, harness.Wrap(harness.Internal, err, "an approval's input cannot be read")
+	}
+	return q, nil
 }
 
 // text is what an approver reads: exactly what is asked, then what it is about

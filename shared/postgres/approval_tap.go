@@ -23,10 +23,11 @@ type Tap struct {
 	People     []string
 	Callback   string // the provider's own id of the tap, where it waits for an answer
 
-	Payload string // of the button; else:
-	Code    string
-	State   harness.ApprovalState // of Code
-	Reason  string                // behind Code
+	Payload   string // of the button; else:
+	Code      string
+	State     harness.ApprovalState // of Code; empty: the card is to be shown once more
+	Reason    string                // behind Code
+	Forwarded bool                  // the words are another's
 }
 
 // TapOutcome is what became of a Tap.
@@ -56,8 +57,9 @@ func tapped(payload string) (id harness.ApprovalID, digest, verdict string, ok b
 	return "", "", "", false
 }
 
-// cardSQL finds the card of approval $4, or of the open one with code $5, in chat
-// $3 of account $2 of channel $1, and who the people $6 are known as there.
+// cardSQL finds the card of approval $4, or of the one with code $5, an open one
+// first, in chat $3 of account $2 of channel $1, and who the people $6 are known
+// as there.
 const cardSQL = `
 WITH place AS (
     SELECT COALESCE((SELECT k.chat FROM chat_aliases k WHERE k.channel = $1 AND k.account = $2 AND k.alias = $3), $3) AS chat
@@ -68,8 +70,8 @@ SELECT r.approval_id, r.session_id, r.message_id, ARRAY(
         SELECT k.chat FROM chat_aliases k WHERE k.channel = $1 AND k.account = $2 AND k.alias = ANY ($6)))
 FROM place, replies r JOIN sessions n USING (session_id) JOIN approvals a USING (approval_id)
 WHERE r.kind = 'CARD' AND n.channel = $1 AND n.account = $2 AND n.chat = place.chat
-  AND (a.approval_id = $4 OR $5 <> '' AND a.short_code = $5 AND a.state = 'PENDING')
-ORDER BY r.reply_id DESC LIMIT 1`
+  AND (a.approval_id = $4 OR $5 <> '' AND a.short_code = $5)
+ORDER BY a.state = 'PENDING' DESC, r.reply_id DESC LIMIT 1`
 
 // DecideByTap writes what somebody in a chat says, once, and returns the events to
 // publish. A tap that may not decide changes nothing, and its chat is told who
@@ -100,6 +102,14 @@ func (s *Store) DecideByTap(ctx context.Context, t Tap) (TapOutcome, []event.Eve
 	before, err := s.GetApproval(ctx, card.Approval)
 	if err != nil {
 		return "", nil, err
+	}
+	switch {
+	case t.Code != "" && t.State == "" && before.State == harness.ApprovalPending:
+		return s.showCard(ctx, t, card.Session, before)
+	case t.Forwarded:
+		return s.refuseTap(ctx, t, card.Session, "What is forwarded decides nothing: write it yourself. Nothing was done.")
+	case before.State != harness.ApprovalPending:
+		return s.refuseTap(ctx, t, card.Session, "Nothing was done: it is decided already: "+DecidedText(before)+".")
 	}
 	d := Decision{ID: before.ID, Via: t.Channel, State: t.State, Reason: t.Reason, Digest: before.Digest}
 	if t.Payload != "" {
@@ -186,6 +196,34 @@ func (s *Store) refuseTap(ctx context.Context, t Tap, session harness.SessionID,
 		return TapDuplicate, nil, err
 	}
 	return s.answerTap(ctx, t, session, TapRefused, why, nil)
+}
+
+// showCard sends the card of a once more, where words behind a code ask for it:
+// what went out as a template had no room for it.
+func (s *Store) showCard(ctx context.Context, t Tap, session harness.SessionID, a view.Approval) (TapOutcome, []event.Event, error) {
+	card, err := questionOf(a)
+	if err != nil {
+		return "", nil, err
+	}
+	person := ""
+	if len(t.People) > 0 {
+		person = t.People[0]
+	}
+	id := harness.NewMessageID(s.now())
+	var events []event.Event
+	var fresh bool
+	b := &pgx.Batch{}
+	b.Queue(`SELECT lock_approval($1)`, a.ID)
+	b.Queue(`INSERT INTO inbox (channel, account, provider_id, message_id) VALUES ($1, $2, $3, $4) ON CONFLICT DO NOTHING RETURNING true`, t.Channel, t.Account, t.ProviderID, id).
+		Query(each(func(row pgx.CollectableRow) error { return row.Scan(&fresh) }))
+	b.Queue(`UPDATE replies SET kind = 'TEXT' WHERE approval_id = $1 AND session_id = $2 AND kind = 'CARD' AND format = 'TEMPLATE' AND state NOT IN ('PLANNED', 'UNKNOWN')`, a.ID, session)
+	b.Queue(`SELECT e.* FROM inbox i, approvals a, LATERAL tell($5, i.message_id, $6, $7, 'CARD', $8, a.approval_id) e
+		WHERE i.channel = $1 AND i.account = $2 AND i.provider_id = $3 AND i.message_id = $9 AND a.approval_id = $4 AND a.state = 'PENDING'`,
+		t.Channel, t.Account, t.ProviderID, a.ID, session, person, card.text(), cardChoices(a.ID, a.Digest), id).Query(collectAnnounced(&events))
+	if err := s.batch(ctx, b, nil); err != nil || !fresh {
+		return TapDuplicate, nil, err
+	}
+	return TapDecided, events, nil
 }
 
 // answerTap tells session a text about a tap that is in the inbox by now: what a

@@ -42,14 +42,16 @@ func (s *Store) ApprovalTimer(ctx context.Context, id harness.ApprovalID) ([]eve
 	if err != nil {
 		return nil, err
 	}
-	var subject harness.ApprovalSubject
+	card, err := questionOf(a)
+	if err != nil {
+		return nil, err
+	}
 	var escalation []harness.Approver
-	if err := s.pool.QueryRow(ctx, `SELECT input, escalation FROM approvals WHERE approval_id = $1`, id).Scan(&subject, &escalation); err != nil {
+	if err := s.pool.QueryRow(ctx, `SELECT escalation FROM approvals WHERE approval_id = $1`, id).Scan(&escalation); err != nil {
 		return nil, translate(err)
 	}
 	channels, people := surfaces(escalation)
 	sessions, messages := freshIDs(s.now(), len(people))
-	card := question{Title: a.Title, Subject: subject, Context: a.Context, Code: a.Code, Until: a.ExpiresAt, OnTimeout: a.OnTimeout}
 	var events []event.Event
 	b := &pgx.Batch{}
 	b.Queue(`SELECT lock_chats((SELECT session_id FROM approvals WHERE approval_id = $1), $2, $3)`, id, orEmpty(channels), orEmpty(people))

@@ -13,8 +13,8 @@ import (
 	"tuluat.ai/harness/shared/harness/view"
 )
 
-// ErrHeld: nobody may work on the session now. Its agent or the whole install is
-// halted, or a person has taken it over. It stays due.
+// ErrHeld says that nobody may work on the session now: its agent or the whole
+// install is halted, or a person has taken it over. It stays due.
 var ErrHeld = errors.New("the session is held")
 
 // haltedSQL is the condition that nobody may work for the agent of a row, which a

@@ -32,8 +32,9 @@ type ReplyClaim struct {
 	Attachment *Attachment         // of kind FILE
 	Card       *SentCard           // of kind DECISION: the card it is about, where that was sent
 	Callback   string              // the provider's own id of a tap that waits for an answer
+	Code       string              // of kind CARD: what people type to decide it
 	Address    string              // where it goes now
-	WindowOpen bool                // the person wrote within the last 24 hours, or nobody knows when
+	WindowOpen bool                // the person wrote within the last 24 hours, or nobody knows when; a card then goes by template, where there is one
 	Blocked    string              // why the chat takes nothing from us; empty: it does
 }
 
@@ -111,17 +112,18 @@ WITH next AS (
 SELECT c.reply_id, c.lease_token, c.attempts, c.state, c.message_id, c.text, c.part, c.parts, c.kind, c.format, c.choices,
        s.session_id, s.agent_name, s.channel, s.account, s.chat, s.state, s.traceparent,
        m.channel_user_id, COALESCE(CASE WHEN s.channel <> 'WEBHOOK' THEN q.metadata->>'messageId' END, q.provider_id, ''), r.spec,
-       COALESCE(t.address, s.chat), COALESCE(t.last_inbound_at > now() - interval '24 hours', true), CASE WHEN t.blocked_at IS NULL THEN '' ELSE COALESCE(NULLIF(t.blocked_reason, ''), 'blocked') END,
+       COALESCE(t.address, s.chat), COALESCE(t.last_inbound_at > now() - interval '24 hours', c.kind <> 'CARD' OR r.spec->'template' IS NULL), CASE WHEN t.blocked_at IS NULL THEN '' ELSE COALESCE(NULLIF(t.blocked_reason, ''), 'blocked') END,
        COALESCE(f.attachment_id, ''), COALESCE(f.kind, ''), COALESCE(f.file_name, ''), COALESCE(f.mime_type, ''), COALESCE(f.size_bytes, 0),
        COALESCE(f.state, ''), COALESCE(f.path, ''), COALESCE(f.object_key, ''),
-       COALESCE(m.metadata->>'callbackQueryId', ''), COALESCE(card.provider_id, ''), COALESCE(card.text, '')
+       COALESCE(m.metadata->>'callbackQueryId', ''), COALESCE(card.provider_id, ''), COALESCE(card.text, ''),
+       COALESCE((SELECT a.short_code FROM approvals a WHERE c.kind = 'CARD' AND a.approval_id = c.approval_id), '')
 FROM claimed c JOIN sessions s USING (session_id) JOIN messages m ON m.message_id = c.message_id
 LEFT JOIN messages q ON q.message_id = m.in_reply_to
 LEFT JOIN channel_routes r ON r.channel = s.channel AND r.account = s.account AND r.agent_name = s.agent_name
 LEFT JOIN chats t ON t.channel = s.channel AND t.account = s.account AND t.chat = s.chat
 LEFT JOIN attachments f ON f.attachment_id = c.attachment_id
 LEFT JOIN LATERAL (SELECT k.provider_id, k.text FROM replies k WHERE c.kind = 'DECISION' AND k.approval_id = c.approval_id AND k.session_id = c.session_id
-    AND k.kind = 'CARD' AND k.provider_id <> '' ORDER BY k.reply_id DESC LIMIT 1) card ON true`
+    AND k.kind = 'CARD' AND k.provider_id <> '' AND k.message_id || 'o' = c.message_id LIMIT 1) card ON true`
 
 // ClaimReply takes the lease of the first open part of the session, in one
 // round trip. ErrNothingDue: none is open, or the first is held by another or
@@ -254,7 +256,7 @@ func (c *ReplyClaim) read(results pgx.BatchResults) error {
 			&c.Session.ID, &c.Session.Agent, &c.Session.Channel, &c.Session.Account, &c.Session.Chat, &c.Session.State, &c.TraceParent,
 			&c.ChannelUserID, &c.InReplyTo, &c.Spec, &c.Address, &c.WindowOpen, &c.Blocked,
 			&f.ID, &f.Kind, &f.FileName, &f.MimeType, &f.Bytes, &f.State, &f.Path, &f.ObjectKey,
-			&c.Callback, &card.ProviderID, &card.Text)
+			&c.Callback, &card.ProviderID, &card.Text, &c.Code)
 		if card.ProviderID != "" {
 			c.Card = card
 		}

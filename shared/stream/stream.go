@@ -88,12 +88,7 @@ func Open(ctx context.Context, w http.ResponseWriter, source Source, o Options) 
 		return nil, err
 	}
 	s := &Stream{Options: o, source: source, w: w, live: live{}}
-	h := w.Header()
-	h.Set("Content-Type", "text/event-stream")
-	h.Set("Cache-Control", "no-store")
-	h.Set("X-Accel-Buffering", "no")
-	h.Set("X-Content-Type-Options", "nosniff")
-	w.WriteHeader(http.StatusOK)
+	s.head()
 	s.After, s.past, s.session = opening.After, opening.Past, opening.Session
 	if opening.Session.Session == "" {
 		s.buffer.comment("nothing yet")
@@ -103,6 +98,15 @@ func Open(ctx context.Context, w http.ResponseWriter, source Source, o Options) 
 		s.live[call] = &[2]int64{}
 	}
 	return s, s.buffer.event("", eventSession, opening.Session)
+}
+
+func (s *Stream) head() {
+	h := s.w.Header()
+	h.Set("Content-Type", "text/event-stream")
+	h.Set("Cache-Control", "no-store")
+	h.Set("X-Accel-Buffering", "no")
+	h.Set("X-Content-Type-Options", "nosniff")
+	s.w.WriteHeader(http.StatusOK)
 }
 
 // Run sends what there is and, to who follows, what comes, until ctx ends, its

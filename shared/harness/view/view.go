@@ -249,6 +249,20 @@ type Approval struct {
 	ConsumedAt *time.Time            `json:"consumedAt,omitempty" doc:"when what was approved was handed on"`
 }
 
+// ApprovalCounts is what waits for a decision.
+type ApprovalCounts struct {
+	Pending int             `json:"pending" doc:"of all agents"`
+	Agents  []ApprovalCount `json:"agents" doc:"those with any, by name"`
+}
+
+// ApprovalCount is what waits of one agent.
+type ApprovalCount struct {
+	Agent             harness.AgentName `json:"agent"`
+	Pending           int               `json:"pending"`
+	OldestRequestedAt time.Time         `json:"oldestRequestedAt" doc:"when the one that waits longest was asked for"`
+	NextExpiresAt     *time.Time        `json:"nextExpiresAt,omitempty" doc:"when the time of the next one ends; none: they all wait"`
+}
+
 // Vote is what one who may decide has said.
 type Vote struct {
 	By       string                `json:"decidedBy"`

@@ -565,7 +565,9 @@ func TestAnAgentThatCannotDoIt(t *testing.T) {
 	}
 	// An operator ends the conversation.
 	id = b.start("release", `{"service": "x"}`, "")
-	b.step.Session(t.Context(), event.Event{Payload: event.Payload{Session: id}})
+	if err := b.step.Session(t.Context(), event.Event{Payload: event.Payload{Session: id}}); err != nil {
+		t.Fatal(err)
+	}
 	child := b.list(`SELECT child_session FROM node_visits WHERE session_id = $1`, id)[0]
 	_, events, err := b.store.CancelSession(t.Context(), harness.SessionID(child), "ann")
 	if err != nil {
@@ -613,7 +615,9 @@ func TestCancellingARun(t *testing.T) {
 		},
 		"by its END": func(id harness.SessionID) {
 			b.decide("may", harness.ApprovalApproved)
-			b.step.Session(t.Context(), event.Event{Payload: event.Payload{Session: id}})
+			if err := b.step.Session(t.Context(), event.Event{Payload: event.Payload{Session: id}}); err != nil {
+				t.Error(err)
+			}
 		},
 	} {
 		b.put(w)

@@ -13,7 +13,7 @@ const Group = "tuluat.ai"
 const (
 	Get    = "get"
 	List   = "list"
-	Watch  = "watch" // of sessions: the stream of events
+	Watch  = "watch" // of sessions and approvals: the stream of events
 	Create = "create"
 	Update = "update" // of sessions: a message to it
 	Patch  = "patch"

@@ -21,8 +21,8 @@ type grant struct{ resources, verbs []string }
 // those of config/access, which a test compares.
 func roleRights(role string) []grant {
 	viewer := []grant{
-		{[]string{Agents, Workflows, Sessions}, []string{Get, List, Watch}},
-		{[]string{Approvals, Sandboxes, Executions, DeadLetters}, []string{Get, List}},
+		{[]string{Agents, Workflows, Sessions, Approvals}, []string{Get, List, Watch}},
+		{[]string{Sandboxes, Executions, DeadLetters}, []string{Get, List}},
 		{[]string{Logs, Channels}, []string{List}},
 	}
 	operator := append(slices.Clone(viewer),
@@ -39,8 +39,8 @@ func roleRights(role string) []grant {
 		return operator
 	case RoleApprover:
 		return []grant{
-			{[]string{Agents, Sessions}, []string{Get, List, Watch}},
-			{[]string{Approvals}, []string{Get, List, Decide}},
+			{[]string{Agents, Sessions, Approvals}, []string{Get, List, Watch}},
+			{[]string{Approvals}, []string{Decide}},
 		}
 	case RoleAdmin:
 		return append(slices.Clone(operator),

@@ -18,6 +18,9 @@ type approvalStore interface {
 	ListApprovals(ctx context.Context, f postgres.ApprovalFilter, after view.Place, limit int) ([]view.Approval, error)
 	GetApproval(ctx context.Context, id harness.ApprovalID) (view.Approval, error)
 	DecideApproval(ctx context.Context, d postgres.Decision) (view.Approval, []event.Event, error)
+	CountApprovals(ctx context.Context) ([]view.ApprovalCount, error)
+	ApprovalHead(ctx context.Context) (postgres.ApprovalCursor, error)
+	ApprovalFeed(ctx context.Context, agent harness.AgentName, after postgres.ApprovalCursor, limit int) ([]postgres.ApprovalEvent, error)
 }
 
 type (
@@ -62,6 +65,8 @@ const (
 
 func (a *api) registerApprovals() {
 	register(a, "list-approvals", a.listApprovals)
+	register(a, "count-approvals", a.countApprovals)
+	a.registerApprovalEvents()
 	register(a, "get-approval", a.getApproval)
 	register(a, "decide-approval", a.decideApproval)
 	register(a, "approve-session", a.approveSession)
@@ -147,6 +152,12 @@ func (a *api) decide(ctx context.Context, id harness.ApprovalID, said decisionBo
 	}
 	if said.Arguments != nil && state != harness.ApprovalApproved {
 		return nil, refuseField("#/arguments", "go with APPROVE: leave them out, or say in reason what to do instead")
+	}
+	if said.Scope != "" && state != harness.ApprovalApproved {
+		return nil, refuseField("#/scope", "goes with APPROVE")
+	}
+	if said.Arguments != nil && said.Digest == "" {
+		return nil, refuseField("#/digest", "goes with arguments: whoever changes what is approved names what they have seen")
 	}
 	after, events, err := a.Store.DecideApproval(ctx, postgres.Decision{
 		ID: id, State: state, By: callerName(ctx), Groups: callerGroups(ctx), Via: harness.ChannelAPI, Reason: harness.CleanText(said.Reason), Digest: said.Digest,

@@ -105,6 +105,8 @@ func (r rows) cases() map[string]valid {
 		"approve-session":       {path: id(r.single), body: `{"reason":"fine"}`, says: []event.Type{event.ApprovalDecided}},
 
 		"list-approvals":  {query: "status=PENDING"},
+		"count-approvals": {},
+		"watch-approvals": {query: "follow=false"},
 		"get-approval":    {path: id(r.approval)},
 		"decide-approval": {path: id(r.approval), body: `{"decision":"REJECT","reason":"no","digest":"d1"}`, says: []event.Type{event.ApprovalDecided}},
 
@@ -300,6 +302,10 @@ func (c *contract) refused(path, method string, v valid) {
 		case p.Name == "limit":
 			for _, bad := range []string{"-1", "0", "201", "10000", "many", "1e2", "99999999999999999999"} {
 				c.pointed(id, path, method, with(func(r *request) { r.path = target(path, valid{path: v.path, query: "limit=" + bad}) }), http.StatusUnprocessableEntity, "query/limit")
+			}
+		case p.Name == "after" && id == "watch-approvals":
+			for _, bad := range []string{"x", "1", "-1.0", "1.-1", "1.1.1", "99999999999999999999999.1"} {
+				c.pointed(id, path, method, with(func(r *request) { r.path = target(path, valid{path: v.path, query: "after=" + bad}) }), http.StatusBadRequest, "query/after")
 			}
 		case p.Name == "after" && id != "watch-session":
 			for _, bad := range []string{"x", "%2f", "eyJsaXN0IjoiMCIsImlkIjoiMSJ9", strings.Repeat("e", 300)} {

@@ -121,7 +121,18 @@ func place(session harness.SessionID, after string) (int64, bool) {
 }
 
 func (a *api) serveStream(hc huma.Context, source watched, options stream.Options) {
-	const operation = "watch-session"
+	a.serveEvents(hc, "watch-session", func(ctx context.Context, w http.ResponseWriter) error {
+		opened, err := stream.Open(ctx, w, source, options)
+		if err != nil {
+			a.answer(hc, "watch-session", err)
+			return nil
+		}
+		return opened.Run(ctx)
+	})
+}
+
+// serveEvents sends events by run, as long as the caller may have one more open.
+func (a *api) serveEvents(hc huma.Context, operation string, run func(ctx context.Context, w http.ResponseWriter) error) {
 	r, w := humago.Unwrap(hc)
 	if r.Method == http.MethodHead {
 		w.Header().Set("Content-Type", typeEvents)
@@ -134,14 +145,9 @@ func (a *api) serveStream(hc huma.Context, source watched, options stream.Option
 		return
 	}
 	defer release()
-	opened, err := stream.Open(ctx, w, source, options)
-	if err != nil {
-		a.answer(hc, operation, err)
-		return
-	}
-	if err := opened.Run(ctx); err != nil && ctx.Err() == nil {
+	if err := run(ctx, w); err != nil && ctx.Err() == nil {
 		// The reader comes back with the id of the last event it has.
-		a.Log.Warn("stream ended early", "session", string(source.id), "request", access.RequestID(ctx), "kind", string(harness.KindOf(err)), "err", err)
+		a.Log.Warn("stream ended early", "operation", operation, "path", r.URL.Path, "request", access.RequestID(ctx), "kind", string(harness.KindOf(err)), "err", err)
 	}
 }
 

@@ -131,10 +131,17 @@ func approvalOperations() []Operation {
 	approvals := access.Approvals
 	return []Operation{
 		{ID: "list-approvals", Method: http.MethodGet, Path: "/approvals", Summary: "List approvals, newest first", Right: right(access.List, approvals)},
+		{ID: "count-approvals", Method: http.MethodGet, Path: "/approvals/counts", Summary: "Count the approvals that wait, by agent", Right: right(access.List, approvals)},
+		{
+			ID: "watch-approvals", Method: http.MethodGet, Path: "/approvals/events", Summary: "Follow all approvals as server-sent events", Right: right(access.Watch, approvals),
+			Notes: "An event approval has an Approval as it is: asked for, or ended. Without Last-Event-ID or after, first come those that wait. A client that comes back with the id of the last event gets " +
+				"each approval that was asked for or ended later, in order, and may get one again. A comment comes every 15 seconds in which nothing happens. The connection ends when the process does, " +
+				"and after ten minutes at the latest. A caller may have 20 open (more: 429), a process 200 (503).",
+		},
 		{ID: "get-approval", Method: http.MethodGet, Path: "/approvals/{id}", Summary: "Get an approval", Right: named(access.Get, approvals, "id")},
 		{
 			ID: "decide-approval", Method: http.MethodPost, Path: "/approvals/{id}/decision", Summary: "Approve or reject", Right: named(access.Decide, approvals, "id"),
-			Notes: "Who comes second is answered 409 with the first decision.",
+			Notes: "Who comes second is answered 409 with the first decision, and who may not decide this one 403 with those who may.",
 		},
 	}
 }

@@ -31,8 +31,14 @@ type connection struct {
 // watch follows a session behind the event with the id last.
 func (w *world) watch(session harness.SessionID, query, last string) *connection {
 	w.T.Helper()
+	return w.open("/api/v1/sessions/"+string(session)+"/events"+query, last)
+}
+
+// open opens the stream at path behind the event with the id last.
+func (w *world) open(path, last string) *connection {
+	w.T.Helper()
 	ctx, cancel := context.WithTimeout(context.Background(), 30*time.Second)
-	q, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://"+w.address+"/api/v1/sessions/"+string(session)+"/events"+query, nil)
+	q, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://"+w.address+path, nil)
 	if err != nil {
 		w.T.Fatal(err)
 	}

@@ -1,7 +1,6 @@
 package telegram
 
 import (
-	"cmp"
 	"context"
 	"encoding/json"
 	"html"
@@ -101,8 +100,8 @@ func (t *Transport) Send(ctx context.Context, account *channel.Account, c *postg
 		_, _ = t.client.call(ctx, token, "answerCallbackQuery", map[string]any{"callback_query_id": c.Callback})
 	}
 	if c.Kind == harness.ReplyDecision && c.Card != nil {
-		if done, err := t.editCard(ctx, account, c, to, begin); done != nil || err != nil {
-			return *cmp.Or(done, &postgres.ReplyOutcome{}), err
+		if done := t.editCard(ctx, account, c, to); done != nil {
+			return *done, nil
 		}
 	}
 	send, refusal := t.prepare(ctx, c, to)

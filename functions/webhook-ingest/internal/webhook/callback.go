@@ -43,7 +43,7 @@ type replyBody struct {
 	Text          string            `json:"text"`
 	Part          int               `json:"part"`
 	Parts         int               `json:"parts"`
-	Choices       []harness.Choice  `json:"choices,omitempty"` // what the person may tap; a tap comes back as a message of that title
+	Choices       []harness.Choice  `json:"choices,omitempty"` // what the person may tap; a tap comes back as a message of that title, with the id as selectionId of its metadata
 	InReplyTo     string            `json:"inReplyTo"`         // the messageId that it answers
 }
 

@@ -218,6 +218,10 @@ func withChoices(c *postgres.ReplyClaim) *postgres.ReplyClaim {
 // which may not have line breaks, tabs or runs of blanks.
 func fillTemplate(m *outgoing, t *harness.ChannelTemplate, c *postgres.ReplyClaim) *postgres.ReplyOutcome {
 	text := strings.Join(strings.Fields(markup.Plain(withChoices(c).Text)), " ")
+	if c.Kind == harness.ReplyCard && len(c.Choices) > 0 { // nobody decides by what is cut, or is shown on one line
+		title, _, _ := strings.Cut(c.Text, "\n")
+		text = strings.Join(strings.Fields(title), " ") + " Write: show " + c.Code + ", to see it and to decide."
+	}
 	if blank(text) {
 		return failed("there is nothing to send")
 	}

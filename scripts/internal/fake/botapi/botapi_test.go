@@ -389,6 +389,14 @@ func TestButtonsEditsReactions(t *testing.T) {
 	if got := w.call("editMessageText", edit); !strings.HasPrefix(got.Description, "Bad Request: message is not modified") {
 		t.Errorf("%+v", got)
 	}
+	edit["reply_markup"] = map[string]any{"inline_keyboard": []any{}} // as taking no keyboard away
+	if got := w.call("editMessageText", edit); !strings.HasPrefix(got.Description, "Bad Request: message is not modified") {
+		t.Errorf("%+v", got)
+	}
+	edit["message_id"] = 999
+	if got := w.call("editMessageText", edit); got.Description != "Bad Request: message to edit not found" {
+		t.Errorf("%+v", got)
+	}
 	edit["message_id"] = 1
 	if got := w.call("editMessageText", edit); got.Description != "Bad Request: message can't be edited" {
 		t.Errorf("%+v", got)

@@ -411,8 +411,11 @@ func (c *call) markup() (any, []person.Choice, *result) {
 			}
 		}
 	}
-	if n > maxButtons {
+	switch {
+	case n > maxButtons:
 		return nil, nil, bad("reply markup is too long")
+	case n == 0: // takes a keyboard away
+		return nil, nil, nil
 	}
 	return json.RawMessage(raw), choices, nil
 }

@@ -24,7 +24,30 @@ var errEnd = errors.New("the session has ended")
 // stream now and then, and a connection may be lost: then it is opened again
 // behind the last event; lost is told of what failed.
 func (c *Client) Follow(ctx context.Context, id harness.SessionID, after string, each func(sse.Event) error, lost func(error)) error {
-	f := &follower{c: c, id: id, place: after, each: each, ends: map[printed]int64{}}
+	f := &follower{c: c, path: path("sessions", string(id), "events"), place: after, each: each, ends: map[printed]int64{}}
+	return f.follow(ctx, lost)
+}
+
+// FollowApprovals hands every approval that waits, and then each that is asked for
+// or ends, to each, in order, as it is by then; one may come again. It ends as
+// Follow does, but for no session's end. agent empty: of all agents.
+func (c *Client) FollowApprovals(ctx context.Context, agent string, each func(view.Approval) error, lost func(error)) error {
+	f := &follower{c: c, path: path("approvals", "events"), query: query(map[string][]string{"agent": {agent}}), ends: map[printed]int64{}}
+	f.each = func(e sse.Event) error {
+		if e.Name != "approval" {
+			return nil
+		}
+		var a view.Approval
+		if err := json.Unmarshal(e.Data, &a); err != nil {
+			return fmt.Errorf("event %s of the stream: %w", e.ID, err)
+		}
+		return each(a)
+	}
+	return f.follow(ctx, lost)
+}
+
+func (f *follower) follow(ctx context.Context, lost func(error)) error {
+	c := f.c
 	pause, since := c.firstPause, time.Now()
 	for {
 		before := f.place
@@ -82,7 +105,8 @@ func refused(err error) bool {
 // follower is one stream, over all its connections.
 type follower struct {
 	c      *Client
-	id     harness.SessionID
+	path   string
+	query  url.Values
 	place  string // id of the last event
 	each   func(sse.Event) error
 	failed error             // of each
@@ -102,7 +126,7 @@ func (f *follower) once(ctx context.Context, opened func()) error {
 	defer cancel(nil)
 	dead := time.AfterFunc(max(f.c.idleTime, f.c.tryTime), func() { cancel(errors.New("nothing is heard, not even a heartbeat")) })
 	defer dead.Stop()
-	r := call{method: http.MethodGet, path: path("sessions", string(f.id), "events"), header: http.Header{"Accept": {"text/event-stream, application/problem+json"}}}
+	r := call{method: http.MethodGet, path: f.path, query: f.query, header: http.Header{"Accept": {"text/event-stream, application/problem+json"}}}
 	if f.place != "" {
 		r.header.Set("Last-Event-ID", f.place)
 	}

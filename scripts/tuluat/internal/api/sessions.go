@@ -97,18 +97,19 @@ func (c *Client) Approval(ctx context.Context, id harness.ApprovalID) (Item[view
 	return get[view.Approval](ctx, c, path("approvals", string(id)))
 }
 
-// Decide answers one. It counts for exactly what digest says, and for nothing if
-// that has changed.
-func (c *Client) Decide(ctx context.Context, id harness.ApprovalID, approve bool, reason, digest string) (Item[view.Approval], error) {
-	decision := "REJECT"
-	if approve {
-		decision = "APPROVE"
-	}
-	body := map[string]string{"decision": decision, "digest": digest}
-	if reason != "" {
-		body["reason"] = reason
-	}
-	item, _, err := post[view.Approval](ctx, c, path("approvals", string(id), "decision"), body, nil)
+// Decision is an answer. It counts for exactly what Digest says, and for nothing
+// if that has changed.
+type Decision struct {
+	Decision  string                `json:"decision"` // APPROVE or REJECT
+	Digest    string                `json:"digest"`
+	Reason    string                `json:"reason,omitempty"`
+	Scope     harness.ApprovalScope `json:"scope,omitempty"`
+	Arguments any                   `json:"arguments,omitempty"` // approved instead of what was asked
+}
+
+// Decide answers one.
+func (c *Client) Decide(ctx context.Context, id harness.ApprovalID, d Decision) (Item[view.Approval], error) {
+	item, _, err := post[view.Approval](ctx, c, path("approvals", string(id), "decision"), d, nil)
 	return item, err
 }
 

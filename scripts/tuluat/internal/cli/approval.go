@@ -3,7 +3,9 @@ package cli
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"time"
 
@@ -24,15 +26,22 @@ func newApprovalList(sys System) *cobra.Command {
 	var filter api.ApprovalFilter
 	var f format
 	var limit int
-	var all bool
+	var all, watch bool
 	cmd := &cobra.Command{Use: "list", Aliases: []string{"ls"}, Short: "List what waits for an answer, the newest first", Args: cobra.NoArgs}
 	f.flag(cmd)
 	limitFlag(cmd, &limit, 50)
 	stateFlag(cmd, &filter.States, harness.ApprovalPending, harness.ApprovalApproved, harness.ApprovalRejected, harness.ApprovalExpired, harness.ApprovalCancelled)
 	cmd.Flags().BoolVar(&all, "all", false, "also what is decided")
+	cmd.Flags().BoolVarP(&watch, "watch", "w", false, "go on with what is asked and decided from now on")
+	cmd.MarkFlagsMutuallyExclusive("watch", "all")
+	cmd.MarkFlagsMutuallyExclusive("watch", "session")
+	cmd.MarkFlagsMutuallyExclusive("watch", "status")
 	m.agentFlag(cmd, &filter.Agent)
 	cmd.Flags().StringVar(&filter.Session, "session", "", "only those of this session")
 	cmd.RunE = m.run(func(ctx context.Context, _ []string) error {
+		if watch {
+			return m.watchApprovals(ctx, f, filter.Agent)
+		}
 		if len(filter.States) == 0 && !all {
 			filter.States = []string{string(harness.ApprovalPending)}
 		}
@@ -53,6 +62,30 @@ func newApprovalList(sys System) *cobra.Command {
 	return cmd
 }
 
+// watchApprovals prints a line for every approval that waits, is asked for or ends.
+func (m *manager) watchApprovals(ctx context.Context, f format, agent string) error {
+	err := m.client.FollowApprovals(ctx, agent, func(a view.Approval) error {
+		if f != asTable {
+			return f.write(m.sys.Stdout, a)
+		}
+		line := fmt.Sprintf("%s  %s  %s  %s  %s", when(a.RequestedAt), visible(string(a.ID)), visible(string(a.Agent)), visible(string(a.State)), short(a.Title, 80))
+		if a.State == harness.ApprovalPending && a.ExpiresAt != nil {
+			line += ", until " + when(*a.ExpiresAt)
+		}
+		if a.DecidedBy != "" {
+			line += ", by " + short(a.DecidedBy, 80)
+		}
+		_, err := fmt.Fprintln(m.sys.Stdout, line)
+		return err
+	}, func(err error) {
+		fmt.Fprintf(m.sys.Stderr, "The stream is lost and opened again: %s\n", visible(err.Error()))
+	})
+	if errors.Is(err, context.Canceled) {
+		return nil
+	}
+	return err
+}
+
 func (m *manager) pending() cobra.CompletionFunc {
 	return m.names(func(ctx context.Context) ([]string, error) {
 		l, err := m.client.Approvals(ctx, api.ApprovalFilter{States: []string{string(harness.ApprovalPending)}}, completions)
@@ -63,7 +96,7 @@ func (m *manager) pending() cobra.CompletionFunc {
 func newApprovalShow(sys System) *cobra.Command {
 	m := &manager{sys: sys}
 	var f format
-	cmd := &cobra.Command{Use: "show ID", Short: "Show what exactly is asked", Args: cobra.ExactArgs(1), ValidArgsFunction: first(m.pending())}
+	cmd := &cobra.Command{Use: "show ID", Aliases: []string{"get"}, Short: "Show what exactly is asked", Args: cobra.ExactArgs(1), ValidArgsFunction: first(m.pending())}
 	f.flag(cmd)
 	cmd.RunE = m.run(func(ctx context.Context, args []string) error {
 		item, err := m.client.Approval(ctx, harness.ApprovalID(args[0]))
@@ -89,6 +122,12 @@ func (m *manager) question(w interface{ Write([]byte) (int, error) }, a view.App
 		block(w, "Reason", a.Reason)
 	}
 	block(w, "What", a.Title)
+	if command, ok := commandOf(a.Input); ok { // as it is: each character of it decides
+		block(w, "Command", harness.Visible(command))
+	}
+	if command, ok := commandOf(a.AskedInput); ok {
+		block(w, "Asked was", harness.Visible(command))
+	}
 	var input map[string]json.RawMessage
 	if len(a.Input) > 0 {
 		if err := json.Unmarshal(a.Input, &input); err != nil {
@@ -110,12 +149,22 @@ func (m *manager) question(w interface{ Write([]byte) (int, error) }, a view.App
 	return nil
 }
 
+// commandOf is the command of what an approval is about; false: it is none.
+func commandOf(input json.RawMessage) (string, bool) {
+	var subject harness.ApprovalSubject
+	if json.Unmarshal(input, &subject) != nil || subject.Tool != harness.ToolExecuteShell {
+		return "", false
+	}
+	command, err := harness.ShellCommand(subject.Arguments)
+	return command, err == nil
+}
+
 // newDecision makes approve and reject.
 func newDecision(sys System, approve bool) *cobra.Command {
 	m := &manager{sys: sys}
 	var c consent
 	var f format
-	var reason, digest string
+	var reason, digest, scope, command string
 	use, short := "reject", "Say no: what is asked does not run"
 	if approve {
 		use, short = "approve", "Let exactly what is asked run"
@@ -126,11 +175,28 @@ func newDecision(sys System, approve bool) *cobra.Command {
 	if approve {
 		cmd.Long = "Let exactly what is asked run. It is shown first; on a terminal you are asked. If it\nchanges in between, the approval counts for nothing."
 		c.flag(cmd)
+		cmd.Flags().StringVar(&scope, "scope", "once", "once; session or always: exactly the same again needs no further approval there")
+		cmd.Flags().StringVar(&command, "command", "", "run this instead of what is asked; the agent is told")
+		_ = cmd.RegisterFlagCompletionFunc("scope", cobra.FixedCompletions([]string{"once", "session", "always"}, cobra.ShellCompDirectiveNoFileComp)) // the flag is there
 	}
 	cmd.Flags().StringVar(&digest, "digest", "", "only if this is the digest of what is asked (default: of what is shown)")
 	cmd.RunE = m.run(func(ctx context.Context, args []string) error {
 		id := harness.ApprovalID(args[0])
 		what := "approval " + args[0]
+		d := api.Decision{Decision: "REJECT", Reason: reason}
+		if approve {
+			d.Decision = "APPROVE"
+			d.Scope = harness.ApprovalScope(strings.ToUpper(scope))
+			if !slices.Contains([]harness.ApprovalScope{harness.ScopeOnce, harness.ScopeSession, harness.ScopeAlways}, d.Scope) {
+				return harness.Errorf(harness.Invalid, "--scope must be once, session or always, not %q", scope)
+			}
+			if d.Scope == harness.ScopeOnce {
+				d.Scope = ""
+			}
+			if command != "" {
+				d.Arguments = map[string]string{"command": command}
+			}
+		}
 		item, err := m.client.Approval(ctx, id)
 		if err != nil {
 			return &aboutError{what, err}
@@ -142,14 +208,20 @@ func newDecision(sys System, approve bool) *cobra.Command {
 			if err := m.question(sys.Stderr, item.View); err != nil {
 				return err
 			}
+			if command != "" {
+				if _, ok := commandOf(item.View.Input); !ok {
+					return harness.Errorf(harness.Invalid, "--command changes a command, and %s asks for none", what)
+				}
+				block(sys.Stderr, "Runs instead", harness.Visible(command))
+			}
 			if err := c.given(ctx, sys, "Approve this?"); err != nil {
 				return err
 			}
 		}
-		if digest == "" {
-			digest = item.View.Digest
+		if d.Digest = digest; digest == "" {
+			d.Digest = item.View.Digest
 		}
-		if item, err = m.client.Decide(ctx, id, approve, reason, digest); err != nil {
+		if item, err = m.client.Decide(ctx, id, d); err != nil {
 			return &aboutError{what, err}
 		}
 		if f != asTable {

@@ -10,6 +10,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"tuluat.ai/harness/scripts/tuluat/internal/hook"
 	"tuluat.ai/harness/scripts/tuluat/internal/sse"
 	"tuluat.ai/harness/shared/harness"
 )
@@ -83,6 +84,7 @@ type chat struct {
 	screen       *screen
 	choices      []harness.Choice           // what the newest answer offers
 	mine         map[harness.MessageID]bool // said here: not shown again when their turn begins
+	asked        harness.MessageID          // the newest of them
 }
 
 const (
@@ -181,15 +183,19 @@ func (c *chat) prompt() {
 
 // ask says one line and shows the way to its answer.
 func (c *chat) ask(ctx context.Context, line string) error {
+	say := func() (hook.Receipt, error) { return c.conversation.say(ctx, line) }
 	if at, ok := pressed(line, len(c.choices)); ok {
-		line = c.choices[at].Title
+		choice := c.choices[at]
+		say = func() (hook.Receipt, error) { return c.conversation.press(ctx, choice) }
 	}
-	receipt, err := c.conversation.say(ctx, line)
+	receipt, err := say()
 	if err != nil {
 		return err
 	}
-	c.mine[receipt.Message] = true
-	answer, err := c.conversation.await(ctx, receipt.Message, c.others)
+	if receipt.Message != "" { // else it was a decision, and what was asked before goes on
+		c.asked, c.mine[receipt.Message] = receipt.Message, true
+	}
+	answer, err := c.conversation.await(ctx, c.asked, c.others)
 	if late, ok := errors.AsType[*timeoutError](err); ok && c.interactive {
 		c.screen.aside("", late.Error())
 		return nil

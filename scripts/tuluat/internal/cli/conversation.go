@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
+	"strings"
 	"time"
 
 	"tuluat.ai/harness/scripts/tuluat/internal/hook"
@@ -112,7 +113,16 @@ func (c *conversation) follow(ctx context.Context, place string, opened chan str
 // say hands text in. A try whose answer was lost is repeated under the same
 // messageId, so that the message counts once.
 func (c *conversation) say(ctx context.Context, text string) (hook.Receipt, error) {
-	m := hook.Message{MessageID: harness.NewID("cli", time.Now()), ChannelUserID: c.target.user, Chat: c.target.chat, Text: text}
+	return c.hand(ctx, hook.Message{Text: text})
+}
+
+// press says the title of a choice. A decision is no message: it has no receipt.
+func (c *conversation) press(ctx context.Context, choice harness.Choice) (hook.Receipt, error) {
+	return c.hand(ctx, hook.Message{Text: choice.Title, Metadata: map[string]string{"selectionId": choice.ID}})
+}
+
+func (c *conversation) hand(ctx context.Context, m hook.Message) (hook.Receipt, error) {
+	m.MessageID, m.ChannelUserID, m.Chat = harness.NewID("cli", time.Now()), c.target.user, c.target.chat
 	pause := firstPause
 	for try := 1; ; try++ {
 		receipt, err := c.target.client.Send(ctx, m)
@@ -129,14 +139,15 @@ func (c *conversation) say(ctx context.Context, text string) (hook.Receipt, erro
 	}
 }
 
-// await hands every event to each until the answer to message comes.
+// await hands every event to each until the answer to message comes, or a
+// question that is to be decided before it.
 func (c *conversation) await(ctx context.Context, message harness.MessageID, each func(sse.Event)) (sse.Event, error) {
 	timeout := time.NewTimer(c.target.timeout)
 	defer timeout.Stop()
 	for {
 		select {
 		case e := <-c.events:
-			if e.Name == "reply" && e.InReplyTo == message {
+			if e.Name == "reply" && (e.InReplyTo == message || decides(e.Choices)) {
 				return e, nil
 			}
 			each(e)
@@ -148,6 +159,11 @@ func (c *conversation) await(ctx context.Context, message harness.MessageID, eac
 			return sse.Event{}, ctx.Err()
 		}
 	}
+}
+
+// decides reports whether choices are those of a question that holds up an answer.
+func decides(choices []harness.Choice) bool {
+	return len(choices) > 0 && strings.HasPrefix(choices[0].ID, "apr_")
 }
 
 func turns(n int) string {

@@ -202,6 +202,69 @@ func TestDecisions(t *testing.T) {
 	}
 }
 
+const asksCommand = `{"id":"apr_3","agent":"coder","state":"PENDING","title":"Agent coder asks to run a command.","digest":"abc",
+	"input":{"agent":"coder","tool":"executeShell","arguments":{"command":"rm -rf \u202ebuild; echo ` + "`id`" + ` \\u{200b}"}}}`
+
+// What is asked is shown letter by letter, and what is sent is bound to it.
+func TestADecisionIsBoundToWhatIsShown(t *testing.T) {
+	f := newFake(t)
+	f.say("GET /api/v1/approvals/apr_3", 200, asksCommand)
+	f.say("GET /api/v1/approvals/apr_4", 200, `{"id":"apr_4","state":"PENDING","title":"Go on?","digest":"abc","input":{"question":"Go on?"}}`)
+	f.say("POST /api/v1/approvals/apr_3/decision", 200, `{"id":"apr_3","state":"APPROVED"}`)
+	for _, c := range []struct {
+		args []string
+		code int
+		body string
+		says string
+	}{
+		{[]string{"get", "apr_3"}, 0, "", ""},
+		{[]string{"approve", "apr_3", "--yes"}, 0, `{"decision":"APPROVE","digest":"abc"}`, "Command:\n  rm -rf \\u{202e}build; echo `id` \\u{005c}u{200b}\n"},
+		{[]string{"approve", "apr_3", "--yes", "--scope", "session"}, 0, `{"decision":"APPROVE","digest":"abc","scope":"SESSION"}`, ""},
+		{[]string{"approve", "apr_3", "--yes", "--scope", "always", "--reason", "ok"}, 0, `{"decision":"APPROVE","digest":"abc","reason":"ok","scope":"ALWAYS"}`, ""},
+		{[]string{"approve", "apr_3", "--yes", "--command", "ls\u200b"}, 0, `{"decision":"APPROVE","digest":"abc","arguments":{"command":"ls` + "\u200b" + `"}}`, "Runs instead:\n  ls\\u{200b}\n"},
+		{[]string{"approve", "apr_3", "--yes", "--scope", "ever"}, 2, "", "--scope must be once, session or always"},
+		{[]string{"approve", "apr_4", "--yes", "--command", "ls"}, 2, "", "--command changes a command"},
+		{[]string{"reject", "apr_3", "--reason", "no"}, 0, `{"decision":"REJECT","digest":"abc","reason":"no"}`, ""},
+	} {
+		f.asked()
+		got := f.run(append([]string{"approval"}, c.args...)...)
+		body := ""
+		if n := len(f.bodies); n > 0 {
+			body = f.bodies[n-1]
+		}
+		if got.code != c.code || body != c.body || !strings.Contains(got.errOut, c.says) {
+			t.Errorf("%q: code %d, sent %q, says %q; want %d, %q, %q", c.args, got.code, body, got.errOut, c.code, c.body, c.says)
+		}
+	}
+}
+
+func TestApprovalsAreWatched(t *testing.T) {
+	f := newFake(t)
+	var opened atomic.Int32
+	places := make(chan string, 10)
+	f.mux.HandleFunc("GET /api/v1/approvals/events", func(w http.ResponseWriter, r *http.Request) {
+		places <- r.Header.Get("Last-Event-ID") + "?" + r.URL.RawQuery
+		if opened.Add(1) > 2 {
+			w.Header().Set("Content-Type", "application/problem+json")
+			w.WriteHeader(403)
+			io.WriteString(w, `{"detail":"no more"}`)
+			return
+		}
+		w.Header().Set("Content-Type", "text/event-stream")
+		fmt.Fprintf(w, "event: approval\ndata: %s\n\n", strings.ReplaceAll(asksCommand, "\n", ""))
+		fmt.Fprintf(w, "id: 7.%d\nevent: approval\ndata: {\"id\":\"apr_%d\",\"state\":\"REJECTED\",\"decidedBy\":\"bob\"}\n\n", opened.Load(), opened.Load())
+	})
+	got := f.run("approval", "list", "--watch", "--agent", "coder")
+	if got.code == 0 || strings.Count(got.out, "PENDING") != 2 || !strings.Contains(got.out, "apr_1    REJECTED    , by bob\n") || !strings.Contains(got.out, "apr_2    REJECTED") {
+		t.Errorf("%+v", got)
+	}
+	for _, want := range []string{"?agent=coder", "7.1?agent=coder", "7.2?agent=coder"} {
+		if at := <-places; at != want {
+			t.Errorf("opened at %q, want %q", at, want)
+		}
+	}
+}
+
 func TestDeadLetters(t *testing.T) {
 	f := newFake(t)
 	f.say("GET /api/v1/deadletters", 200, `{"items":[{"id":7,"type":"ai.tuluat.message.received.v1","state":"OPEN","destination":"agent-step","statusCode":503,"cause":"no model"}]}`)

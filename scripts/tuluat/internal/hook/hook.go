@@ -54,6 +54,8 @@ type Message struct {
 	ChannelUserID string `json:"channelUserId"`
 	Chat          string `json:"chat"`
 	Text          string `json:"text"`
+
+	Metadata map[string]string `json:"metadata,omitempty"` // selectionId: of the choice that the text is the title of
 }
 
 // Receipt says that a message is taken.

@@ -214,6 +214,31 @@ BEGIN
 END $$;
 -- +goose StatementEnd
 
+-- approval_events: every approval that was asked for or has ended, for those who
+-- follow all of them. In the order of tx and event_seq nothing comes in behind
+-- what a reader has seen, as long as it stays behind the oldest open transaction.
+CREATE TABLE approval_events (
+    tx          xid8 NOT NULL DEFAULT pg_current_xact_id(),
+    event_seq   bigint GENERATED ALWAYS AS IDENTITY,
+    approval_id text NOT NULL REFERENCES approvals,
+    agent_name  text NOT NULL REFERENCES agents,
+    created_at  timestamptz NOT NULL DEFAULT now(),
+    PRIMARY KEY (tx, event_seq)
+);
+
+-- +goose StatementBegin
+-- It runs as its owner: whoever may change an approval may not write events of
+-- their own.
+CREATE FUNCTION approval_event() RETURNS trigger LANGUAGE plpgsql SECURITY DEFINER SET search_path FROM CURRENT AS $$
+BEGIN
+    INSERT INTO approval_events (approval_id, agent_name) VALUES (NEW.approval_id, NEW.agent_name);
+    RETURN NULL;
+END $$;
+-- +goose StatementEnd
+CREATE TRIGGER approval_asked AFTER INSERT ON approvals FOR EACH ROW EXECUTE FUNCTION approval_event();
+CREATE TRIGGER approval_ended AFTER UPDATE OF state ON approvals FOR EACH ROW WHEN (OLD.state <> NEW.state) EXECUTE FUNCTION approval_event();
+GRANT SELECT ON approval_events TO tuluat_management_api;
+
 -- Who asks, who decides, who lets time pass.
 GRANT SELECT, INSERT, UPDATE ON approvals TO tuluat_agent_step;
 GRANT SELECT ON approval_votes, channel_routes, chat_aliases, replies TO tuluat_agent_step;
