@@ -44,6 +44,17 @@ test: ## run the tests with the race detector on a real Postgres; PKG= and ARGS=
 	@echo 'compiling with the race detector' >&2
 	@go list -tags local -f '{{if ne .Name "main"}}{{.ImportPath}}{{end}}' $(PKG) | CGO_ENABLED=1 xargs -r go build -v -race -tags local |& $(progress)
 	@CGO_ENABLED=1 go run ./scripts/testdb -- go test -race -tags local $(PKG) $(ARGS)
+	@if [[ "$(PKG)" == work ]]; then $(MAKE) test-temporal; fi
+
+# A module of its own: what a Temporal server requires lifts no version under a
+# function. Without the race detector, with which the server would be compiled
+# another time; the bridge's own tests have it.
+.PHONY: test-temporal
+test-temporal: export CGO_ENABLED = 0
+test-temporal:
+	@echo 'compiling a Temporal server (some minutes, once)' >&2
+	@cd scripts/temporal && export GOWORK=off; go list -deps -test -f '{{if not (or .Standard .ForTest (eq .Name "main"))}}{{.ImportPath}}{{end}}' . | xargs go build -v |& $(progress)
+	@go run ./scripts/testdb -- env -C scripts/temporal GOWORK=off go test -count=1 $(ARGS) .
 
 .PHONY: system
 system: ## run the long journeys: every function, killed and cut off at random (tag system)

@@ -3,6 +3,7 @@ module tuluat.ai/harness/functions/temporal-bridge
 go 1.26.0
 
 require (
+	github.com/google/go-cmp v0.7.0
 	github.com/prometheus/client_golang v1.25.0
 	go.temporal.io/api v1.64.3
 	go.temporal.io/sdk v1.51.0

@@ -254,3 +254,37 @@ func TestStatusesThatAreBehindAreFreshenedByOneWake(t *testing.T) {
 		t.Errorf("one that somebody writes just now is left to them: %+v", got)
 	}
 }
+
+// A decision that a Temporal workflow waits for is announced again when its
+// backoff is over, by the broker twice, then to everybody who hears decisions.
+func TestSignalsAreAnnounced(t *testing.T) {
+	w := newWorld(t)
+	w.agent()
+	one, two := listen(t), listen(t)
+	w.options.Direct = map[reap.Sink][]string{{Type: event.ApprovalDecided}: {one.URL, two.URL}}
+	w.session("ses_1", `state = 'IDLE', temporal = '{"workflowId": "w"}'`)
+	w.sql(`INSERT INTO approvals (approval_id, session_id, agent_name, title, digest, state, decided_at) SELECT 'apr_1', session_id, agent_name, 't', 'd', 'APPROVED', now() FROM sessions`,
+		`SELECT plan_signal('apr_1')`, `DELETE FROM outbox`, `UPDATE signals SET due_at = now() + interval '1 hour'`)
+	w.pass()
+	if got := w.broker.heard(); len(got) > 0 {
+		t.Errorf("before it is due: %v", got)
+	}
+	w.sql(`UPDATE signals SET due_at = now()`)
+	want := []string{"approval.decided:apr_1:signal"}
+	for range 2 {
+		w.pass()
+		if diff := cmp.Diff(want, w.broker.heard()); diff != "" || len(one.heard())+len(two.heard()) > 0 {
+			t.Errorf("the broker first (-want +got):\n%s", diff)
+		}
+		w.sql(`UPDATE outbox SET due_at = now()`)
+	}
+	w.pass()
+	if got := w.broker.heard(); len(got) > 0 {
+		t.Errorf("the broker a third time: %v", got)
+	}
+	for _, sink := range []*listener{one, two} {
+		if diff := cmp.Diff(want, sink.heard()); diff != "" {
+			t.Errorf("a subscriber (-want +got):\n%s", diff)
+		}
+	}
+}

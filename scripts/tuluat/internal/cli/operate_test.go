@@ -148,6 +148,17 @@ func TestStartAndWait(t *testing.T) {
 	if got = f.run("session", "start", "coder", "do", "it", "--wait"); got.code != 0 || got.out != "new ^[[31manswer\n" || got.errOut != "executeShell $ new\n  exit 3\n" {
 		t.Errorf("%+v", got)
 	}
+	if got = f.run("session", "start", "coder", "do", "it", "--temporal-workflow-id", "order-7", "--temporal-namespace", "orders"); got.code != 0 || f.bodies[len(f.bodies)-1] != `{"agent":"coder","temporal":{"namespace":"orders","workflowId":"order-7"},"text":"do it"}` {
+		t.Errorf("%+v %q", got, f.bodies)
+	}
+	for flag, want := range map[string]string{
+		"--temporal-run-id=0f3b7b0e-6c3f-4b53-8d4e-1c3c2a8c9f10": "need --temporal-workflow-id",
+		"--temporal-workflow-id=a\n":                             "--temporal-workflow-id has a control character",
+	} {
+		if got = f.run("session", "start", "coder", "do", flag); got.code != 2 || !strings.Contains(got.errOut, want) {
+			t.Errorf("%s: %+v", flag, got)
+		}
+	}
 	f.say("POST /api/v1/sessions/ses_1/messages", 202, `{"session":"ses_1","message":"msg_9"}`)
 	c.hang, c.share = true, 100
 	if got = f.run("session", "send", "ses_1", "more", "--wait", "--timeout", "200ms"); got.code != 4 || !strings.Contains(got.errOut, "no answer within 200ms") {
