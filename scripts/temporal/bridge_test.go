@@ -38,7 +38,7 @@ func (w *world) once(t *testing.T, workflow string) {
 	var got []string
 	for _, text := range w.received(workflow) {
 		var decision struct {
-			Approval string `json:"approvalId"`
+			Approval string `json:"approval"`
 		}
 		if err := json.Unmarshal([]byte(text), &decision); err != nil {
 			t.Fatal(err)
@@ -50,7 +50,7 @@ func (w *world) once(t *testing.T, workflow string) {
 	if strings.Join(got, " ") != want {
 		t.Errorf("workflow %s got %v, want %s", workflow, got, want)
 	}
-	if state := w.Query(`SELECT string_agg(DISTINCT state, ' ') FROM signals WHERE session_id = $1`, "ses_"+workflow); state != "SENT" {
+	if state := w.Query(`SELECT string_agg(DISTINCT state, ' ') FROM temporal_signals WHERE session_id = $1`, "ses_"+workflow); state != "SENT" {
 		t.Errorf("the signals of %s are %s", workflow, state)
 	}
 }
@@ -68,7 +68,7 @@ func (w *world) arrives(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	want := fmt.Sprintf(`{"approvalId":"%s","sessionId":"ses_arrives","state":"REJECTED","decidedBy":"ann","decidedVia":"WHATSAPP","reason":"not today","decidedAt":"%s","digest":"sha256:1","node":"ask"}`,
+	want := fmt.Sprintf(`{"approval":"%s","session":"ses_arrives","state":"REJECTED","decidedBy":"ann","decidedVia":"WHATSAPP","reason":"not today","decidedAt":"%s","digest":"sha256:1","node":"ask"}`,
 		id, at.Format(time.RFC3339Nano))
 	if got := w.received("arrives"); len(got) != 1 || got[0] != want {
 		t.Errorf("got %v\nwant %s", got, want)
@@ -106,7 +106,7 @@ func (w *world) recovers(t *testing.T, workflow string) {
 	if status := w.deliver(workflow); status != 202 {
 		t.Errorf("answered %d while the lease holds", status)
 	}
-	if state := w.Query(`SELECT state FROM signals WHERE session_id = $1`, "ses_"+workflow); state != "PENDING" {
+	if state := w.Query(`SELECT state FROM temporal_signals WHERE session_id = $1`, "ses_"+workflow); state != "PENDING" {
 		t.Errorf("%s while the lease holds", state)
 	}
 	w.later()
@@ -117,7 +117,7 @@ func (w *world) recovers(t *testing.T, workflow string) {
 }
 
 func (w *world) claimed(workflow string) {
-	w.Await("1", `SELECT count(*)::text FROM signals WHERE session_id = $1 AND lease_owner IS NOT NULL`, "ses_"+workflow)
+	w.Await("1", `SELECT count(*)::text FROM temporal_signals WHERE session_id = $1 AND lease_owner IS NOT NULL`, "ses_"+workflow)
 }
 
 func (w *world) killedBeforeSending(t *testing.T) {
@@ -139,7 +139,7 @@ func (w *world) killedBeforeTheAnswer(t *testing.T) {
 	run := w.started("before-answer")
 	w.decided("before-answer")
 	w.warm(t)
-	w.Exec(`UPDATE signals SET pinned_run_id = $2 WHERE session_id = $1`, "ses_before-answer", run) // as one does that dies behind it
+	w.Exec(`UPDATE temporal_signals SET pinned_run = $2 WHERE session_id = $1`, "ses_before-answer", run) // as one does that dies behind it
 	w.wire.hold(false, true)
 	ended := w.in("before-answer")
 	w.until("the signal", func() bool { return len(w.received("before-answer")) == 1 })
@@ -153,7 +153,7 @@ func (w *world) killedBeforeMarking(t *testing.T) {
 	run := w.started("before-mark")
 	w.decided("before-mark")
 	w.warm(t)
-	w.Exec(`UPDATE signals SET pinned_run_id = $2 WHERE session_id = $1`, "ses_before-mark", run)
+	w.Exec(`UPDATE temporal_signals SET pinned_run = $2 WHERE session_id = $1`, "ses_before-mark", run)
 	w.wire.hold(true, false)
 	ended := w.in("before-mark")
 	w.claimed("before-mark")
@@ -161,7 +161,7 @@ func (w *world) killedBeforeMarking(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, err := tx.Exec(context.Background(), `SELECT 1 FROM signals WHERE session_id = 'ses_before-mark' FOR UPDATE`); err != nil {
+	if _, err := tx.Exec(context.Background(), `SELECT 1 FROM temporal_signals WHERE session_id = 'ses_before-mark' FOR UPDATE`); err != nil {
 		t.Fatal(err)
 	}
 	w.wire.hold(false, false)
@@ -203,7 +203,7 @@ func (w *world) killedAgainAndAgain(t *testing.T) {
 		}
 	}
 	kills, inside := 0, 0
-	for w.Query(`SELECT count(*)::text FROM signals WHERE state <> 'SENT'`) != "0" {
+	for w.Query(`SELECT count(*)::text FROM temporal_signals WHERE state <> 'SENT'`) != "0" {
 		if w.bridge == nil {
 			w.start()
 		}
@@ -215,7 +215,7 @@ func (w *world) killedAgainAndAgain(t *testing.T) {
 		w.kill()
 		deliveries.Wait()
 		kills++
-		if w.Query(`SELECT count(*)::text FROM signals WHERE lease_owner IS NOT NULL`) != "0" {
+		if w.Query(`SELECT count(*)::text FROM temporal_signals WHERE lease_owner IS NOT NULL`) != "0" {
 			inside++
 		}
 		w.later()
@@ -224,7 +224,7 @@ func (w *world) killedAgainAndAgain(t *testing.T) {
 		}
 	}
 	w.start()
-	t.Logf("%d kills, %d of them inside of an attempt; %s attempts for %d signals", kills, inside, w.Query(`SELECT sum(attempts)::text FROM signals WHERE session_id LIKE 'ses_again%'`), workflows*decisions)
+	t.Logf("%d kills, %d of them inside of an attempt; %s attempts for %d signals", kills, inside, w.Query(`SELECT sum(attempts)::text FROM temporal_signals WHERE session_id LIKE 'ses_again%'`), workflows*decisions)
 	for _, name := range names {
 		w.once(t, name)
 	}
@@ -236,13 +236,13 @@ func (w *world) newRun(t *testing.T) {
 	run := w.started("new-run")
 	w.decided("new-run")
 	w.warm(t)
-	w.Exec(`UPDATE signals SET pinned_run_id = $2 WHERE session_id = $1`, "ses_new-run", run)
+	w.Exec(`UPDATE temporal_signals SET pinned_run = $2 WHERE session_id = $1`, "ses_new-run", run)
 	w.order("new-run", "again")
 	if status := w.deliver("new-run"); status != 202 {
 		t.Fatalf("answered %d", status)
 	}
 	w.once(t, "new-run") // the first run ended without it
-	w.Exec(`UPDATE signals SET state = 'PENDING', ended_at = NULL WHERE session_id = 'ses_new-run'`)
+	w.Exec(`UPDATE temporal_signals SET state = 'PENDING', ended_at = NULL WHERE session_id = 'ses_new-run'`)
 	w.order("new-run", "again")
 	if status := w.deliver("new-run"); status != 202 {
 		t.Fatalf("answered %d", status)
@@ -254,15 +254,15 @@ func (w *world) refused(t *testing.T, workflow, reason string) {
 	t.Helper()
 	for _, want := range []string{"PENDING 1", "PENDING 2"} {
 		w.deliver(workflow)
-		if got := w.Query(`SELECT state || ' ' || attempts FROM signals WHERE session_id = $1`, "ses_"+workflow); got != want {
+		if got := w.Query(`SELECT state || ' ' || attempts FROM temporal_signals WHERE session_id = $1`, "ses_"+workflow); got != want {
 			t.Fatalf("%s, want %s", got, want)
 		}
 		w.later()
 	}
-	w.Exec(`UPDATE signals SET refused_at = refused_at - interval '5 minutes' WHERE session_id = $1`, "ses_"+workflow)
+	w.Exec(`UPDATE temporal_signals SET refused_at = refused_at - interval '5 minutes' WHERE session_id = $1`, "ses_"+workflow)
 	w.deliver(workflow)
-	if got := w.Query(`SELECT state FROM signals WHERE session_id = $1 AND reason LIKE '%' || $2 || '%'`, "ses_"+workflow, reason); got != "FAILED" {
-		t.Errorf("state %s, with %s", got, w.Query(`SELECT reason FROM signals WHERE session_id = $1`, "ses_"+workflow))
+	if got := w.Query(`SELECT state FROM temporal_signals WHERE session_id = $1 AND reason LIKE '%' || $2 || '%'`, "ses_"+workflow, reason); got != "FAILED" {
+		t.Errorf("state %s, with %s", got, w.Query(`SELECT reason FROM temporal_signals WHERE session_id = $1`, "ses_"+workflow))
 	}
 	logged := w.Query(`SELECT message FROM agent_execution_logs WHERE session_id = $1 AND level = 'ERROR'`, "ses_"+workflow)
 	if !strings.HasPrefix(logged, "the Temporal workflow "+workflow+" is never told that approval ") || !strings.Contains(logged, reason) {
@@ -294,7 +294,7 @@ func (w *world) down(t *testing.T) {
 		}
 		w.later()
 	}
-	if got := w.Query(`SELECT state || ' ' || attempts || ' ' || (refused_at IS NULL) FROM signals WHERE session_id = 'ses_down'`); got != "PENDING 3 true" {
+	if got := w.Query(`SELECT state || ' ' || attempts || ' ' || (refused_at IS NULL) FROM temporal_signals WHERE session_id = 'ses_down'`); got != "PENDING 3 true" {
 		t.Errorf("while Temporal is down: %s", got)
 	}
 	w.server.start()
@@ -302,7 +302,7 @@ func (w *world) down(t *testing.T) {
 	w.until("the signal to be sent", func() bool {
 		w.later()
 		w.deliver("down")
-		return w.Query(`SELECT state FROM signals WHERE session_id = 'ses_down'`) == "SENT"
+		return w.Query(`SELECT state FROM temporal_signals WHERE session_id = 'ses_down'`) == "SENT"
 	})
 	w.once(t, "down")
 }

@@ -238,7 +238,7 @@ func (w *world) deliver(workflow string) int {
 // later makes every backoff and lease a thing of the past.
 func (w *world) later() {
 	w.t.Helper()
-	w.Exec(`UPDATE signals SET due_at = now(), lease_until = now() - interval '1 second' WHERE state = 'PENDING'`)
+	w.Exec(`UPDATE temporal_signals SET due_at = now(), lease_until = now() - interval '1 second' WHERE state = 'PENDING'`)
 }
 
 func (w *world) until(what string, done func() bool) {

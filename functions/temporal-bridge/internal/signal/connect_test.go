@@ -89,7 +89,7 @@ func TestMutualTLSAndAPIKey(t *testing.T) {
 	})
 	w.hear(w.decide("apr_1"))
 	if got := strings.Join(f.headers.Get("authorization"), " "); got != "Bearer first" || w.state() != "SENT 1" {
-		t.Errorf("authorization %q, %s, %s", got, w.state(), w.Query(`SELECT reason FROM signals`))
+		t.Errorf("authorization %q, %s, %s", got, w.state(), w.Query(`SELECT reason FROM temporal_signals`))
 	}
 	write(t, file, "second")
 	w.hear(w.decide("apr_2"))

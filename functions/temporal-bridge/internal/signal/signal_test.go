@@ -74,12 +74,12 @@ func (w *world) hear(e event.Event) {
 // later makes every backoff and lease a thing of the past.
 func (w *world) later() {
 	w.T.Helper()
-	w.Exec(`UPDATE signals SET due_at = now(), lease_until = now() - interval '1 second' WHERE state = 'PENDING'`)
+	w.Exec(`UPDATE temporal_signals SET due_at = now(), lease_until = now() - interval '1 second' WHERE state = 'PENDING'`)
 }
 
 func (w *world) state() string {
 	w.T.Helper()
-	return w.Query(`SELECT string_agg(state || ' ' || attempts, '|' ORDER BY signal_id) FROM signals`)
+	return w.Query(`SELECT string_agg(state || ' ' || attempts, '|' ORDER BY temporal_signal_id) FROM temporal_signals`)
 }
 
 // What was decided arrives as it was decided, and a repeat of the event changes
@@ -100,7 +100,7 @@ func TestADecisionArrivesOnce(t *testing.T) {
 		t.Fatal(err)
 	}
 	got := fmt.Sprintf("%s %s %s %s %s %s %s", s.Namespace, s.WorkflowExecution.WorkflowId, s.WorkflowExecution.RunId, s.SignalName, s.RequestId, s.Input.Payloads[0].Metadata["encoding"], s.Input.Payloads[0].Data)
-	want := `standard w run-1 ApprovalSignal sig_1 json/plain {"approvalId":"apr_1","sessionId":"ses_1","state":"APPROVED","decidedBy":"ann","decidedVia":"TELEGRAM","reason":"it's \"fine\"","decidedAt":"` +
+	want := `standard w run-1 ApprovalSignal sig_1 json/plain {"approval":"apr_1","session":"ses_1","state":"APPROVED","decidedBy":"ann","decidedVia":"TELEGRAM","reason":"it's \"fine\"","decidedAt":"` +
 		decided.Format(time.RFC3339Nano) + `","digest":"sha256:1","node":"ask"}`
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Error(diff)
@@ -133,19 +133,19 @@ func TestWhatTemporalDoesNotTakeWaits(t *testing.T) {
 	if got := w.state(); got != "PENDING 1|PENDING 0" || f.requests != 1 {
 		t.Errorf("%s after %d requests", got, f.requests)
 	}
-	if due := w.Query(`SELECT (due_at - now() BETWEEN interval '3 seconds' AND interval '5 seconds')::text || reason FROM signals WHERE signal_id = 'sig_1'`); due != "truerestarting" {
+	if due := w.Query(`SELECT (due_at - now() BETWEEN interval '3 seconds' AND interval '5 seconds')::text || reason FROM temporal_signals WHERE temporal_signal_id = 'sig_1'`); due != "truerestarting" {
 		t.Errorf("due %s", due)
 	}
-	w.Exec(`UPDATE signals SET attempts = 40`)
+	w.Exec(`UPDATE temporal_signals SET attempts = 40`)
 	w.later()
 	w.hear(e)
-	if due := w.Query(`SELECT (max(due_at) - now() BETWEEN interval '9 minutes' AND interval '10 minutes')::text FROM signals`); due != "true" {
-		t.Errorf("the longest backoff is more than ten minutes, or shorter: %s", w.Query(`SELECT max(due_at - now())::text FROM signals`))
+	if due := w.Query(`SELECT (max(due_at) - now() BETWEEN interval '9 minutes' AND interval '10 minutes')::text FROM temporal_signals`); due != "true" {
+		t.Errorf("the longest backoff is more than ten minutes, or shorter: %s", w.Query(`SELECT max(due_at - now())::text FROM temporal_signals`))
 	}
 	w.later()
 	f.set(func() { f.answer = nil })
 	w.hear(e)
-	if got := w.Query(`SELECT string_agg(state, ' ') FROM signals`); got != "SENT SENT" || len(f.sent()) != 2 {
+	if got := w.Query(`SELECT string_agg(state, ' ') FROM temporal_signals`); got != "SENT SENT" || len(f.sent()) != 2 {
 		t.Errorf("%s, %d signals", got, len(f.sent()))
 	}
 }
@@ -167,7 +167,7 @@ func TestRefusals(t *testing.T) {
 			if got := w.state(); got != "PENDING 2" {
 				t.Fatalf("at once: %s", got)
 			}
-			w.Exec(`UPDATE signals SET refused_at = now() - interval '5 minutes'`)
+			w.Exec(`UPDATE temporal_signals SET refused_at = now() - interval '5 minutes'`)
 			w.later()
 			w.hear(e)
 			w.hear(e)
@@ -184,7 +184,7 @@ func TestRefusals(t *testing.T) {
 	w := newWorld(t, signal.Connection{Address: f.address})
 	f.set(func() { f.answer = serviceerror.NewUnimplemented("old server") })
 	e := w.decide("apr_1")
-	w.Exec(`UPDATE signals SET refused_at = now() - interval '1 hour'`)
+	w.Exec(`UPDATE temporal_signals SET refused_at = now() - interval '1 hour'`)
 	w.hear(e)
 	if got := w.state(); got != "PENDING 1" {
 		t.Errorf("what is no refusal: %s", got)
@@ -213,16 +213,16 @@ func TestTheNextRunIsTold(t *testing.T) {
 	f := serve(t)
 	w := newWorld(t, signal.Connection{Address: f.address})
 	e := w.decide("apr_1")
-	w.Exec(`UPDATE signals SET pinned_run_id = 'run-1'`)
+	w.Exec(`UPDATE temporal_signals SET pinned_run = 'run-1'`)
 	f.set(func() { f.ended["run-1"] = true })
 	w.hear(e)
-	if got := w.Query(`SELECT state || ' ' || pinned_run_id || ' ' || reason || ' ' || (refused_at IS NOT NULL) FROM signals`); got != "PENDING run-1 workflow execution already completed true" {
+	if got := w.Query(`SELECT state || ' ' || pinned_run || ' ' || reason || ' ' || (refused_at IS NOT NULL) FROM temporal_signals`); got != "PENDING run-1 workflow execution already completed true" {
 		t.Error(got)
 	}
 	f.set(func() { f.current = "run-2" })
 	w.later()
 	w.hear(e)
-	if len(f.sent()) != 1 || f.sent()[0].WorkflowExecution.RunId != "run-2" || w.Query(`SELECT state || ' ' || pinned_run_id FROM signals`) != "SENT run-2" {
+	if len(f.sent()) != 1 || f.sent()[0].WorkflowExecution.RunId != "run-2" || w.Query(`SELECT state || ' ' || pinned_run FROM temporal_signals`) != "SENT run-2" {
 		t.Errorf("%s, %v", w.state(), f.sent())
 	}
 }
@@ -243,7 +243,7 @@ func TestAnEndingFunctionGivesTheSignalBack(t *testing.T) {
 	}
 	close(f.hold)
 	f.set(func() { f.hold = nil })
-	if got := w.Query(`SELECT state || ' ' || (lease_owner IS NULL) || ' ' || (due_at <= now()) FROM signals`); got != "PENDING true true" {
+	if got := w.Query(`SELECT state || ' ' || (lease_owner IS NULL) || ' ' || (due_at <= now()) FROM temporal_signals`); got != "PENDING true true" {
 		t.Error(got)
 	}
 	w.hear(e)
@@ -262,12 +262,12 @@ func TestALostLeaseWritesNothing(t *testing.T) {
 	done := make(chan error, 1)
 	go func() { done <- w.sender.Decided(context.Background(), e) }()
 	<-f.held
-	w.Exec(`UPDATE signals SET lease_token = lease_token + 1, lease_owner = 'another', lease_until = now() + interval '1 hour'`)
+	w.Exec(`UPDATE temporal_signals SET lease_token = lease_token + 1, lease_owner = 'another', lease_until = now() + interval '1 hour'`)
 	f.set(func() { close(f.hold); f.hold = nil })
 	if err := <-done; err != nil {
 		t.Error(err)
 	}
-	if got := w.Query(`SELECT state || ' ' || lease_owner FROM signals`); got != "PENDING another" {
+	if got := w.Query(`SELECT state || ' ' || lease_owner FROM temporal_signals`); got != "PENDING another" {
 		t.Error(got)
 	}
 	w.later()

@@ -122,10 +122,10 @@ func (m *manager) question(w interface{ Write([]byte) (int, error) }, a view.App
 		block(w, "Reason", a.Reason)
 	}
 	block(w, "What", a.Title)
-	if command, ok := commandOf(a.Input); ok { // as it is: each character of it decides
+	if command, ok := askedCommand(a.Input); ok { // as it is: each character of it decides
 		block(w, "Command", harness.Visible(command))
 	}
-	if command, ok := commandOf(a.AskedInput); ok {
+	if command, ok := askedCommand(a.AskedInput); ok {
 		block(w, "Asked was", harness.Visible(command))
 	}
 	var input map[string]json.RawMessage
@@ -149,8 +149,8 @@ func (m *manager) question(w interface{ Write([]byte) (int, error) }, a view.App
 	return nil
 }
 
-// commandOf is the command of what an approval is about; false: it is none.
-func commandOf(input json.RawMessage) (string, bool) {
+// askedCommand is the command of what an approval is about; false: it is none.
+func askedCommand(input json.RawMessage) (string, bool) {
 	var subject harness.ApprovalSubject
 	if json.Unmarshal(input, &subject) != nil || subject.Tool != harness.ToolExecuteShell {
 		return "", false
@@ -187,10 +187,10 @@ func newDecision(sys System, approve bool) *cobra.Command {
 		if approve {
 			d.Decision = "APPROVE"
 			d.Scope = harness.ApprovalScope(strings.ToUpper(scope))
-			if !slices.Contains([]harness.ApprovalScope{harness.ScopeOnce, harness.ScopeSession, harness.ScopeAlways}, d.Scope) {
+			if !slices.Contains([]harness.ApprovalScope{harness.GrantOnce, harness.GrantSession, harness.GrantAlways}, d.Scope) {
 				return harness.Errorf(harness.Invalid, "--scope must be once, session or always, not %q", scope)
 			}
-			if d.Scope == harness.ScopeOnce {
+			if d.Scope == harness.GrantOnce {
 				d.Scope = ""
 			}
 			if command != "" {
@@ -209,7 +209,7 @@ func newDecision(sys System, approve bool) *cobra.Command {
 				return err
 			}
 			if command != "" {
-				if _, ok := commandOf(item.View.Input); !ok {
+				if _, ok := askedCommand(item.View.Input); !ok {
 					return harness.Errorf(harness.Invalid, "--command changes a command, and %s asks for none", what)
 				}
 				block(sys.Stderr, "Runs instead", harness.Visible(command))
