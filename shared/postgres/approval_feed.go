@@ -3,7 +3,7 @@ package postgres
 import (
 	"context"
 	"strconv"
-	"strings"
+	"time"
 
 	"github.com/jackc/pgx/v5"
 
@@ -11,27 +11,17 @@ import (
 	"tuluat.ai/harness/shared/harness/view"
 )
 
-// ApprovalCursor is a place in the order of all approvals' events: that of their
-// transactions, and within one of their numbers. Nothing comes in behind a place
-// that ApprovalFeed has returned.
-type ApprovalCursor struct {
-	Tx  uint64
-	Seq int64
-}
+// ApprovalCursor is a place in the order of all approvals' events. Nothing comes
+// in before a place that ApprovalHead or ApprovalFeed has returned.
+type ApprovalCursor int64
 
 // String is what ParseApprovalCursor reads.
-func (c ApprovalCursor) String() string {
-	return strconv.FormatUint(c.Tx, 10) + "." + strconv.FormatInt(c.Seq, 10)
-}
+func (c ApprovalCursor) String() string { return strconv.FormatInt(int64(c), 10) }
 
 // ParseApprovalCursor reads what String wrote; false: it did not write that.
 func ParseApprovalCursor(text string) (ApprovalCursor, bool) {
-	tx, seq, ok := strings.Cut(text, ".")
-	var c ApprovalCursor
-	var errTx, errSeq error
-	c.Tx, errTx = strconv.ParseUint(tx, 10, 64)
-	c.Seq, errSeq = strconv.ParseInt(seq, 10, 64)
-	return c, ok && errTx == nil && errSeq == nil && c.Seq >= 0
+	n, err := strconv.ParseInt(text, 10, 64)
+	return ApprovalCursor(n), err == nil && n >= 0
 }
 
 // ApprovalEvent is an approval that was asked for or has ended, as it is now.
@@ -40,40 +30,60 @@ type ApprovalEvent struct {
 	Approval view.Approval
 }
 
-// ApprovalHead is the place behind which every event of a transaction comes that
-// is not over yet. What the database shows from then on, or an event behind it,
-// says of each approval how it is.
+// aloneSQL takes the lock that those share who write events. A statement behind it
+// sees all that was written, and nothing that is being written.
+const aloneSQL = `SELECT pg_try_advisory_xact_lock(hashtext('approval_events'))`
+
+const (
+	headTries = 100
+	headPause = 20 * time.Millisecond
+)
+
+// ApprovalHead is the place behind all events so far. harness.Unavailable:
+// approvals have been written all the while, for two seconds.
 func (s *Store) ApprovalHead(ctx context.Context) (ApprovalCursor, error) {
-	var tx string
-	err := s.pool.QueryRow(ctx, `SELECT pg_snapshot_xmin(pg_current_snapshot())::text`).Scan(&tx)
-	if err != nil {
-		return ApprovalCursor{}, translate(err)
+	for range headTries {
+		var alone bool
+		var head ApprovalCursor
+		b := &pgx.Batch{}
+		b.Queue(aloneSQL).QueryRow(func(row pgx.Row) error { return row.Scan(&alone) })
+		b.Queue(`SELECT COALESCE(max(event_seq), 0) FROM approval_events`).QueryRow(func(row pgx.Row) error { return row.Scan(&head) })
+		if err := s.batch(ctx, b, nil); err != nil || alone {
+			return head, err
+		}
+		again := time.NewTimer(headPause)
+		select {
+		case <-again.C:
+		case <-ctx.Done():
+			again.Stop()
+			return 0, translate(ctx.Err())
+		}
 	}
-	n, err := strconv.ParseUint(tx, 10, 64)
-	if err != nil {
-		return ApprovalCursor{}, harness.Wrap(harness.Internal, err, "the database names a transaction in another way")
-	}
-	return ApprovalCursor{Tx: n}, nil
+	return 0, harness.Errorf(harness.Unavailable, "approvals are being written all the while")
 }
 
 // ApprovalFeed returns up to limit events behind after, of agent or of all, in
-// order. It stays behind the oldest transaction that is open.
+// order. While a transaction is open that writes one, it returns none: they come
+// with the next call.
 func (s *Store) ApprovalFeed(ctx context.Context, agent harness.AgentName, after ApprovalCursor, limit int) ([]ApprovalEvent, error) {
-	return list(ctx, s, `SELECT e.tx::text, e.event_seq, `+approvalColumns+`
-		FROM (SELECT tx, event_seq, approval_id FROM approval_events
-			WHERE (tx, event_seq) > ($1::text::xid8, $2::bigint) AND tx < pg_snapshot_xmin(pg_current_snapshot()) AND ($3 = '' OR agent_name = $3)
-			ORDER BY tx, event_seq LIMIT $4) e JOIN approvals a USING (approval_id) ORDER BY e.tx, e.event_seq`,
-		[]any{strconv.FormatUint(after.Tx, 10), after.Seq, agent, limit}, func(row pgx.CollectableRow) (ApprovalEvent, error) {
+	var alone bool
+	var found []ApprovalEvent
+	b := &pgx.Batch{}
+	b.Queue(aloneSQL).QueryRow(func(row pgx.Row) error { return row.Scan(&alone) })
+	b.Queue(`SELECT e.event_seq, `+approvalColumns+`
+		FROM (SELECT event_seq, approval_id FROM approval_events WHERE event_seq > $1 AND ($2 = '' OR agent_name = $2) ORDER BY event_seq LIMIT $3) e
+		JOIN approvals a USING (approval_id) ORDER BY e.event_seq`, after, agent, limit).
+		Query(each(func(row pgx.CollectableRow) error {
 			var e ApprovalEvent
-			var tx string
-			v, err := scanApproval(row, &tx, &e.At.Seq)
-			if err != nil {
-				return e, err
-			}
-			e.Approval = v
-			e.At.Tx, err = strconv.ParseUint(tx, 10, 64)
-			return e, err
-		})
+			var err error
+			e.Approval, err = scanApproval(row, &e.At)
+			found = append(found, e)
+			return err
+		}))
+	if err := s.batch(ctx, b, nil); err != nil || !alone {
+		return nil, err
+	}
+	return found, nil
 }
 
 // CountApprovals returns, by agent, what waits for a decision in time.

@@ -216,7 +216,9 @@ func (s *Store) showCard(ctx context.Context, t Tap, session harness.SessionID, 
 	b.Queue(`SELECT lock_approval($1)`, a.ID)
 	b.Queue(`INSERT INTO inbox (channel, account, provider_id, message_id) VALUES ($1, $2, $3, $4) ON CONFLICT DO NOTHING RETURNING true`, t.Channel, t.Account, t.ProviderID, id).
 		Query(each(func(row pgx.CollectableRow) error { return row.Scan(&fresh) }))
-	b.Queue(`UPDATE replies SET kind = 'TEXT' WHERE approval_id = $1 AND session_id = $2 AND kind = 'CARD' AND format = 'TEMPLATE' AND state NOT IN ('PLANNED', 'UNKNOWN')`, a.ID, session)
+	if t.Channel != harness.ChannelTelegram { // where no card is edited, the newest one alone is followed by its outcome
+		b.Queue(`UPDATE replies SET kind = 'TEXT' WHERE approval_id = $1 AND session_id = $2 AND kind = 'CARD' AND state NOT IN ('PLANNED', 'UNKNOWN')`, a.ID, session)
+	}
 	b.Queue(`SELECT e.* FROM inbox i, approvals a, LATERAL tell($5, i.message_id, $6, $7, 'CARD', $8, a.approval_id) e
 		WHERE i.channel = $1 AND i.account = $2 AND i.provider_id = $3 AND i.message_id = $9 AND a.approval_id = $4 AND a.state = 'PENDING'`,
 		t.Channel, t.Account, t.ProviderID, a.ID, session, person, card.text(), cardChoices(a.ID, a.Digest), id).Query(collectAnnounced(&events))

@@ -68,7 +68,8 @@ type approvalFeed struct {
 	store  approvalStore
 	agent  harness.AgentName
 	at     postgres.ApprovalCursor
-	opened bool
+	headed bool       // at is where the feed begins
+	opened bool       // what waits has been sent
 	place  view.Place // while what waits is sent: behind the last that was
 }
 
@@ -95,12 +96,12 @@ func (f *approvalFeed) Next(ctx context.Context) ([]stream.FeedEvent, bool, erro
 // place where the feed begins, which was taken before the first was read: whoever
 // leaves in between begins anew.
 func (f *approvalFeed) waiting(ctx context.Context) ([]stream.FeedEvent, bool, error) {
-	if f.at == (postgres.ApprovalCursor{}) {
+	if !f.headed {
 		head, err := f.store.ApprovalHead(ctx)
 		if err != nil {
 			return nil, false, err
 		}
-		f.at = head
+		f.at, f.headed = head, true
 	}
 	page, err := f.store.ListApprovals(ctx, postgres.ApprovalFilter{States: []harness.ApprovalState{harness.ApprovalPending}, Agent: f.agent}, f.place, feedPage)
 	if err != nil {

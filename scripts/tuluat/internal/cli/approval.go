@@ -33,11 +33,11 @@ func newApprovalList(sys System) *cobra.Command {
 	stateFlag(cmd, &filter.States, harness.ApprovalPending, harness.ApprovalApproved, harness.ApprovalRejected, harness.ApprovalExpired, harness.ApprovalCancelled)
 	cmd.Flags().BoolVar(&all, "all", false, "also what is decided")
 	cmd.Flags().BoolVarP(&watch, "watch", "w", false, "go on with what is asked and decided from now on")
+	m.agentFlag(cmd, &filter.Agent)
+	cmd.Flags().StringVar(&filter.Session, "session", "", "only those of this session")
 	cmd.MarkFlagsMutuallyExclusive("watch", "all")
 	cmd.MarkFlagsMutuallyExclusive("watch", "session")
 	cmd.MarkFlagsMutuallyExclusive("watch", "status")
-	m.agentFlag(cmd, &filter.Agent)
-	cmd.Flags().StringVar(&filter.Session, "session", "", "only those of this session")
 	cmd.RunE = m.run(func(ctx context.Context, _ []string) error {
 		if watch {
 			return m.watchApprovals(ctx, f, filter.Agent)

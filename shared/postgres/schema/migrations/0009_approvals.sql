@@ -215,22 +215,22 @@ END $$;
 -- +goose StatementEnd
 
 -- approval_events: every approval that was asked for or has ended, for those who
--- follow all of them. In the order of tx and event_seq nothing comes in behind
--- what a reader has seen, as long as it stays behind the oldest open transaction.
+-- follow all of them. A number is given under a lock that its transaction shares
+-- until it is over: who has it alone sees every number that is given, and what
+-- comes in later has a higher one.
 CREATE TABLE approval_events (
-    tx          xid8 NOT NULL DEFAULT pg_current_xact_id(),
-    event_seq   bigint GENERATED ALWAYS AS IDENTITY,
+    event_seq   bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
     approval_id text NOT NULL REFERENCES approvals,
     agent_name  text NOT NULL REFERENCES agents,
-    created_at  timestamptz NOT NULL DEFAULT now(),
-    PRIMARY KEY (tx, event_seq)
+    created_at  timestamptz NOT NULL DEFAULT now()
 );
 
 -- +goose StatementBegin
--- It runs as its owner: whoever may change an approval may not write events of
+-- It runs as its owner: whoever may change an approval may write no events of
 -- their own.
 CREATE FUNCTION approval_event() RETURNS trigger LANGUAGE plpgsql SECURITY DEFINER SET search_path FROM CURRENT AS $$
 BEGIN
+    PERFORM pg_advisory_xact_lock_shared(hashtext('approval_events'));
     INSERT INTO approval_events (approval_id, agent_name) VALUES (NEW.approval_id, NEW.agent_name);
     RETURN NULL;
 END $$;
