@@ -68,7 +68,7 @@ func (w *world) arrives(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	want := fmt.Sprintf(`{"approval":"%s","session":"ses_arrives","state":"REJECTED","decidedBy":"ann","decidedVia":"WHATSAPP","reason":"not today","decidedAt":"%s","digest":"sha256:1","node":"ask"}`,
+	want := fmt.Sprintf(`{"approval":"%s","session":"ses_arrives","state":"REJECTED","decidedBy":"ann","decidedVia":"API","reason":"not today","decidedAt":"%s","digest":"sha256:1","node":"ask"}`,
 		id, at.Format(time.RFC3339Nano))
 	if got := w.received("arrives"); len(got) != 1 || got[0] != want {
 		t.Errorf("got %v\nwant %s", got, want)

@@ -141,7 +141,7 @@ func (w *world) decided(workflow string) harness.ApprovalID {
 	w.asked++
 	id := harness.ApprovalID(fmt.Sprintf("apr_%03d", w.asked))
 	w.Exec(`INSERT INTO approvals (approval_id, session_id, agent_name, node_id, title, digest, state) VALUES ($1, $2, 'a', 'ask', 't', 'sha256:1', 'PENDING')`, id, "ses_"+workflow)
-	if _, _, err := w.Store.DecideApproval(context.Background(), postgres.Decision{ID: id, State: harness.ApprovalRejected, By: "ann", Via: harness.ChannelWhatsApp, Reason: "not today"}); err != nil {
+	if _, _, err := w.Store.DecideApproval(context.Background(), postgres.Decision{ID: id, State: harness.ApprovalRejected, By: "ann", Via: harness.ChannelAPI, Reason: "not today"}); err != nil {
 		w.t.Fatal(err)
 	}
 	return id

@@ -55,7 +55,7 @@ func (w *world) decide(id string) event.Event {
 	w.T.Helper()
 	w.Exec(`INSERT INTO approvals (approval_id, session_id, agent_name, node_id, title, digest, state) VALUES ($1, 'ses_1', 'a', 'ask', 't', 'sha256:1', 'PENDING')`, id)
 	_, events, err := w.Store.DecideApproval(context.Background(), postgres.Decision{
-		ID: harness.ApprovalID(id), State: harness.ApprovalApproved, By: "ann", Via: harness.ChannelTelegram, Reason: `it's "fine"`,
+		ID: harness.ApprovalID(id), State: harness.ApprovalApproved, By: "ann", Via: harness.ChannelAPI, Reason: `it's "fine"`,
 	})
 	if err != nil || len(events) != 1 {
 		w.T.Fatal(events, err)
@@ -100,7 +100,7 @@ func TestADecisionArrivesOnce(t *testing.T) {
 		t.Fatal(err)
 	}
 	got := fmt.Sprintf("%s %s %s %s %s %s %s", s.Namespace, s.WorkflowExecution.WorkflowId, s.WorkflowExecution.RunId, s.SignalName, s.RequestId, s.Input.Payloads[0].Metadata["encoding"], s.Input.Payloads[0].Data)
-	want := `standard w run-1 ApprovalSignal sig_1 json/plain {"approval":"apr_1","session":"ses_1","state":"APPROVED","decidedBy":"ann","decidedVia":"TELEGRAM","reason":"it's \"fine\"","decidedAt":"` +
+	want := `standard w run-1 ApprovalSignal sig_1 json/plain {"approval":"apr_1","session":"ses_1","state":"APPROVED","decidedBy":"ann","decidedVia":"API","reason":"it's \"fine\"","decidedAt":"` +
 		decided.Format(time.RFC3339Nano) + `","digest":"sha256:1","node":"ask"}`
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Error(diff)

@@ -188,7 +188,7 @@ func newDecision(sys System, approve bool) *cobra.Command {
 			d.Decision = "APPROVE"
 			d.Scope = harness.ApprovalScope(strings.ToUpper(scope))
 			if !slices.Contains([]harness.ApprovalScope{harness.GrantOnce, harness.GrantSession, harness.GrantAlways}, d.Scope) {
-				return harness.Errorf(harness.Invalid, "--scope must be once, session or always, not %q", scope)
+				return &usageError{fmt.Sprintf("--scope must be once, session or always, not %q", scope)}
 			}
 			if d.Scope == harness.GrantOnce {
 				d.Scope = ""
