@@ -27,7 +27,8 @@ import (
 type crowd struct {
 	onWhatsApp func(graph.Sending) // at every message that is about to be taken
 	onTelegram func(botapi.Sending)
-	asks       bool // the agent asks before every command
+	asks       bool    // the agent asks before every command
+	askers     []asker // agents that ask people before they run a command
 }
 
 // messengers are WhatsApp and Telegram as the functions of a world see them, the
@@ -53,7 +54,7 @@ const (
 	verifyToken = "verify-token-of-the-played-number"
 )
 
-var messengerAccounts = []string{phoneNumber, botName}
+const messengerAccounts = 2
 
 // messengerSecrets are the variables that stand for the agent's Secrets.
 var messengerSecrets = map[string]string{
@@ -106,12 +107,17 @@ func newMessengers(w *world, c *crowd) *messengers {
 		agentYAML += "  approvals:\n    policy: always\n    timeout: 30m\n"
 	}
 	w.must(os.WriteFile(filepath.Join(w.agentsDir(), peopleAgent+".yaml"), []byte(agentYAML), 0o644))
+	numbers := []graph.Number{{PhoneNumberID: phoneNumber, AppSecret: appSecret, AccessToken: accessToken, VerifyToken: verifyToken}}
+	bots := []botapi.Bot{{Token: botToken, Username: botName}}
+	for _, a := range c.askers {
+		w.must(os.WriteFile(filepath.Join(w.agentsDir(), a.name+".yaml"), []byte(a.yaml()), 0o644))
+		numbers = append(numbers, graph.Number{PhoneNumberID: a.number, AppSecret: appSecret, AccessToken: accessToken, VerifyToken: verifyToken})
+		bots = append(bots, botapi.Bot{Token: a.token, Username: a.bot})
+	}
 	var err error
-	m.whatsapp, err = graph.New(graph.Options{
-		Numbers: []graph.Number{{PhoneNumberID: phoneNumber, AppSecret: appSecret, AccessToken: accessToken, VerifyToken: verifyToken}}, OnSend: c.onWhatsApp,
-	})
+	m.whatsapp, err = graph.New(graph.Options{Numbers: numbers, OnSend: c.onWhatsApp})
 	w.must(err)
-	m.telegram, err = botapi.New(botapi.Options{Bots: []botapi.Bot{{Token: botToken, Username: botName}}, OnSend: c.onTelegram})
+	m.telegram, err = botapi.New(botapi.Options{Bots: bots, OnSend: c.onTelegram})
 	w.must(err)
 	m.urls["whatsapp-ingest"], m.urls["telegram-ingest"] = w.serve(m.whatsapp), w.serve(m.telegram)
 	w.t.Cleanup(func() {
@@ -146,11 +152,16 @@ func (m *messengers) hook(base string) {
 	m.world.t.Helper()
 	m.world.must(m.whatsapp.SetWebhook("", base+whatsappPath))
 	m.world.must(m.telegram.SetWebhook("", base+telegramPath, hookSecret))
+	for _, a := range m.world.plan.people.askers {
+		m.world.must(m.whatsapp.SetWebhook(a.number, base+whatsappPath))
+		m.world.must(m.telegram.SetWebhook(a.bot, base+telegramHooks+a.bot, hookSecret))
+	}
 }
 
 const (
-	whatsappPath = "/api/v1/channels/whatsapp/webhook"
-	telegramPath = "/api/v1/channels/telegram/webhook/" + botName
+	whatsappPath  = "/api/v1/channels/whatsapp/webhook"
+	telegramHooks = "/api/v1/channels/telegram/webhook/"
+	telegramPath  = telegramHooks + botName
 )
 
 // env is what a function needs beside its YAML.
@@ -168,6 +179,9 @@ func (m *messengers) env(function string, env map[string]string) {
 	if function != "sandbox-exec" {
 		for name, value := range messengerSecrets {
 			env[name] = value
+		}
+		for _, a := range m.world.plan.people.askers {
+			a.secrets(env)
 		}
 	}
 }

@@ -325,7 +325,7 @@ func (w *world) awaitRoutes() {
 		}
 		want := len(w.plan.agents)
 		if w.people != nil {
-			want += len(messengerAccounts)
+			want += messengerAccounts * (1 + len(w.plan.people.askers))
 		}
 		return n == want, fmt.Sprintf("%d of %d routes", n, want)
 	})
@@ -399,6 +399,8 @@ func (w *world) env(s *manifest.Service, bin string) map[string]string {
 	switch s.Function() {
 	case "whatsapp-ingest", "telegram-ingest":
 		env["SECRETS"] = "environment"
+	case "management-api":
+		env["ACCESS"], env["MANAGEMENT_TOKEN"] = "static", apiTokens
 	case "webhook-ingest":
 		env["CALLBACK_ALLOW_PRIVATE"], env["SECRETS"] = "true", "environment"
 		for _, a := range w.plan.agents {

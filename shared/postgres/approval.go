@@ -137,10 +137,13 @@ func (s *Store) DecideApproval(ctx context.Context, d Decision) (view.Approval, 
 	}
 	var events []event.Event
 	var after view.Approval
-	b := &pgx.Batch{}
-	d.queue(b, before.Digest, subject, &events)
-	b.Queue(approvalSQL, d.ID).Query(into(&after, readApproval))
-	if err := s.batch(ctx, b, nil); err != nil {
+	if err := again(func() error {
+		events = nil
+		b := &pgx.Batch{}
+		d.queue(b, before.Digest, subject, &events)
+		b.Queue(approvalSQL, d.ID).Query(into(&after, readApproval))
+		return s.batch(ctx, b, nil)
+	}); err != nil {
 		return view.Approval{}, nil, err
 	}
 	return after, events, d.outcome(before, after)

@@ -57,9 +57,10 @@ func tapped(payload string) (id harness.ApprovalID, digest, verdict string, ok b
 	return "", "", "", false
 }
 
-// cardSQL finds the card of approval $4, or of the one with code $5, an open one
-// first, in chat $3 of account $2 of channel $1, and who the people $6 are known
-// as there.
+// cardSQL finds the card of approval $4, or of the one with code $5, in chat $3 of
+// account $2 of channel $1, and who the people $6 are known as there. An open one
+// comes before those that are decided, of which whoever writes is told. known says
+// that the inbox has the update $7.
 const cardSQL = `
 WITH place AS (
     SELECT COALESCE((SELECT k.chat FROM chat_aliases k WHERE k.channel = $1 AND k.account = $2 AND k.alias = $3), $3) AS chat
@@ -67,11 +68,12 @@ WITH place AS (
 SELECT r.approval_id, r.session_id, r.message_id, ARRAY(
     SELECT unnest($6::text[]) UNION SELECT k.chat FROM chat_aliases k WHERE k.channel = $1 AND k.account = $2 AND k.alias = ANY ($6)
     UNION SELECT o.alias FROM chat_aliases o WHERE o.channel = $1 AND o.account = $2 AND o.chat IN (
-        SELECT k.chat FROM chat_aliases k WHERE k.channel = $1 AND k.account = $2 AND k.alias = ANY ($6)))
+        SELECT k.chat FROM chat_aliases k WHERE k.channel = $1 AND k.account = $2 AND k.alias = ANY ($6))),
+    EXISTS (SELECT 1 FROM inbox i WHERE i.channel = $1 AND i.account = $2 AND i.provider_id = $7) AS known
 FROM place, replies r JOIN sessions n USING (session_id) JOIN approvals a USING (approval_id)
 WHERE r.kind = 'CARD' AND n.channel = $1 AND n.account = $2 AND n.chat = place.chat
   AND (a.approval_id = $4 OR $5 <> '' AND a.short_code = $5)
-ORDER BY a.state = 'PENDING' DESC, r.reply_id DESC LIMIT 1`
+ORDER BY (a.state = 'PENDING') DESC, r.reply_id DESC LIMIT 1`
 
 // DecideByTap writes what somebody in a chat says, once, and returns the events to
 // publish. A tap that may not decide changes nothing, and its chat is told who
@@ -86,9 +88,10 @@ func (s *Store) DecideByTap(ctx context.Context, t Tap) (TapOutcome, []event.Eve
 		Session  harness.SessionID
 		Message  harness.MessageID
 		People   []string
+		Known    bool
 	}
-	found, err := list(ctx, s, cardSQL, []any{t.Channel, t.Account, t.Chat, id, t.Code, t.People}, func(row pgx.CollectableRow) (struct{}, error) {
-		return struct{}{}, row.Scan(&card.Approval, &card.Session, &card.Message, &card.People)
+	found, err := list(ctx, s, cardSQL, []any{t.Channel, t.Account, t.Chat, id, t.Code, t.People, t.ProviderID}, func(row pgx.CollectableRow) (struct{}, error) {
+		return struct{}{}, row.Scan(&card.Approval, &card.Session, &card.Message, &card.People, &card.Known)
 	})
 	if err != nil {
 		return "", nil, err
@@ -98,6 +101,9 @@ func (s *Store) DecideByTap(ctx context.Context, t Tap) (TapOutcome, []event.Eve
 			return TapNotAsked, nil, nil
 		}
 		return s.refuseTap(ctx, t, "", "This button belongs to no question that was asked here. Nothing was done.")
+	}
+	if card.Known {
+		return TapDuplicate, nil, nil
 	}
 	before, err := s.GetApproval(ctx, card.Approval)
 	if err != nil {
@@ -132,38 +138,49 @@ func (s *Store) DecideByTap(ctx context.Context, t Tap) (TapOutcome, []event.Eve
 	if err != nil {
 		return "", nil, err
 	}
+	outcome := TapDecided
 	var events []event.Event
-	var after view.Approval
-	var fresh bool
-	b := &pgx.Batch{}
-	b.Queue(`INSERT INTO inbox (channel, account, provider_id, message_id) VALUES ($1, $2, $3, '') ON CONFLICT DO NOTHING RETURNING true`, t.Channel, t.Account, t.ProviderID).
-		Query(each(func(row pgx.CollectableRow) error { return row.Scan(&fresh) }))
-	d.queue(b, before.Digest, subject, &events)
-	b.Queue(approvalSQL, d.ID).Query(into(&after, readApproval))
-	if t.Callback != "" { // whoever sends the outcome answers the tap
-		b.Queue(`UPDATE messages SET metadata = jsonb_build_object('callbackQueryId', $2::text) WHERE message_id = $1`, string(card.Message)+"o", t.Callback)
-	}
-	if err := s.batch(ctx, b, nil); err != nil {
-		return "", nil, err
-	}
-	switch err := d.outcome(before, after); {
-	case !fresh:
-		return TapDuplicate, events, nil
-	case err == nil && after.State == harness.ApprovalPending:
-		return s.answerTap(ctx, t, card.Session, TapDecided, fmt.Sprintf("Noted: %d of %d have approved.", approvals(after.Votes), after.Quorum), events)
-	case err == nil:
-		return TapDecided, events, nil
-	}
-	why := "Nothing was done: "
+	fresh, err := s.once(ctx, t, func(tx pgx.Tx) error {
+		events = nil
+		var after view.Approval
+		b := &pgx.Batch{}
+		d.queue(b, before.Digest, subject, &events)
+		b.Queue(approvalSQL, d.ID).Query(into(&after, readApproval))
+		if t.Callback != "" { // whoever sends the outcome answers the tap
+			b.Queue(`UPDATE messages SET metadata = jsonb_build_object('callbackQueryId', $2::text) WHERE message_id = $1 AND created_at = now()`, string(card.Message)+"o", t.Callback)
+		}
+		if err := tx.SendBatch(ctx, b).Close(); err != nil {
+			return err
+		}
+		var words string
+		if outcome, words = d.answer(before, after); words == "" {
+			return nil
+		}
+		return tx.SendBatch(ctx, s.words(t, card.Session, words, &events)).Close()
+	})
 	switch {
-	case after.State != harness.ApprovalPending:
-		why += "it is decided already: " + DecidedText(after) + "."
-	case voted(before.Votes, d):
-		why += fmt.Sprintf("you have said so already; %d must approve.", after.Quorum)
-	default:
-		why += "its time is over."
+	case err != nil:
+		return "", nil, err
+	case !fresh:
+		return TapDuplicate, nil, nil
 	}
-	return s.answerTap(ctx, t, card.Session, TapRefused, why, events)
+	return outcome, events, nil
+}
+
+// answer is what became of the tap d, and what its chat is told about it; nothing
+// where the outcome of the question says it.
+func (d Decision) answer(before, after view.Approval) (TapOutcome, string) {
+	switch err := d.outcome(before, after); {
+	case err == nil && after.State == harness.ApprovalPending:
+		return TapDecided, fmt.Sprintf("Noted: %d of %d have approved.", approvals(after.Votes), after.Quorum)
+	case err == nil:
+		return TapDecided, ""
+	case after.State != harness.ApprovalPending:
+		return TapRefused, "Nothing was done: it is decided already: " + DecidedText(after) + "."
+	case voted(before.Votes, d):
+		return TapRefused, fmt.Sprintf("Nothing was done: you have said so already; %d must approve.", after.Quorum)
+	}
+	return TapRefused, "Nothing was done: its time is over."
 }
 
 func approvals(votes []view.Vote) int {
@@ -188,14 +205,18 @@ func (s *Store) refuseTap(ctx context.Context, t Tap, session harness.SessionID,
 		}
 		session = found[0]
 	}
-	var fresh bool
-	b := &pgx.Batch{}
-	b.Queue(`INSERT INTO inbox (channel, account, provider_id, message_id) VALUES ($1, $2, $3, '') ON CONFLICT DO NOTHING RETURNING true`, t.Channel, t.Account, t.ProviderID).
-		Query(each(func(row pgx.CollectableRow) error { return row.Scan(&fresh) }))
-	if err := s.batch(ctx, b, nil); err != nil || !fresh {
-		return TapDuplicate, nil, err
+	var events []event.Event
+	fresh, err := s.once(ctx, t, func(tx pgx.Tx) error {
+		events = nil
+		return tx.SendBatch(ctx, s.words(t, session, why, &events)).Close()
+	})
+	switch {
+	case err != nil:
+		return "", nil, err
+	case !fresh:
+		return TapDuplicate, nil, nil
 	}
-	return s.answerTap(ctx, t, session, TapRefused, why, nil)
+	return TapRefused, events, nil
 }
 
 // showCard sends the card of a once more, where words behind a code ask for it:
@@ -228,9 +249,24 @@ func (s *Store) showCard(ctx context.Context, t Tap, session harness.SessionID, 
 	return TapDecided, events, nil
 }
 
-// answerTap tells session a text about a tap that is in the inbox by now: what a
-// crash before it loses is only these words.
-func (s *Store) answerTap(ctx context.Context, t Tap, session harness.SessionID, outcome TapOutcome, text string, events []event.Event) (TapOutcome, []event.Event, error) {
+// once runs do in the transaction that makes t known, so that its effect, and the
+// words that its chat is told, are there once or not at all. fresh: it was not
+// known before.
+func (s *Store) once(ctx context.Context, t Tap, do func(tx pgx.Tx) error) (fresh bool, err error) {
+	err = again(func() error {
+		return pgx.BeginFunc(ctx, s.pool, func(tx pgx.Tx) error {
+			tag, err := tx.Exec(ctx, `INSERT INTO inbox (channel, account, provider_id, message_id) VALUES ($1, $2, $3, '') ON CONFLICT DO NOTHING`, t.Channel, t.Account, t.ProviderID)
+			if fresh = tag.RowsAffected() > 0; err != nil || !fresh {
+				return err
+			}
+			return do(tx)
+		})
+	})
+	return fresh, translate(err)
+}
+
+// words tells session a text about t.
+func (s *Store) words(t Tap, session harness.SessionID, text string, events *[]event.Event) *pgx.Batch {
 	id := harness.NewMessageID(s.now())
 	person := ""
 	if len(t.People) > 0 {
@@ -238,9 +274,9 @@ func (s *Store) answerTap(ctx context.Context, t Tap, session harness.SessionID,
 	}
 	b := &pgx.Batch{}
 	b.Queue(`SELECT 1 FROM sessions WHERE session_id = $1 FOR NO KEY UPDATE`, session)
-	b.Queue(`SELECT * FROM tell($1, $2, $3, $4, 'TEXT', '[]', NULL)`, session, id, person, text).Query(collectAnnounced(&events))
+	b.Queue(`SELECT * FROM tell($1, $2, $3, $4, 'TEXT', '[]', NULL)`, session, id, person, text).Query(collectAnnounced(events))
 	if t.Callback != "" {
 		b.Queue(`UPDATE messages SET metadata = jsonb_build_object('callbackQueryId', $2::text) WHERE message_id = $1`, id, t.Callback)
 	}
-	return outcome, events, s.batch(ctx, b, nil)
+	return b
 }

@@ -53,14 +53,18 @@ func (s *Store) ApprovalTimer(ctx context.Context, id harness.ApprovalID) ([]eve
 	channels, people := surfaces(escalation)
 	sessions, messages := freshIDs(s.now(), len(people))
 	var events []event.Event
-	b := &pgx.Batch{}
-	b.Queue(`SELECT lock_chats((SELECT session_id FROM approvals WHERE approval_id = $1), $2, $3)`, id, orEmpty(channels), orEmpty(people))
-	b.Queue(expireSQL, id)
-	b.Queue(endedSQL, id).Query(collectAnnounced(&events))
-	b.Queue(remindSQL, id, card.reminder(s.now())).Query(collectAnnounced(&events))
-	if len(people) > 0 {
-		b.Queue(escalateSQL, id, channels, people, sessions, messages, card.text(), cardChoices(id, a.Digest)).Query(collectAnnounced(&events))
-	}
-	b.Queue(timedSQL, id)
-	return events, s.batch(ctx, b, nil)
+	err = again(func() error {
+		events = nil
+		b := &pgx.Batch{}
+		b.Queue(`SELECT lock_chats((SELECT session_id FROM approvals WHERE approval_id = $1), $2, $3)`, id, orEmpty(channels), orEmpty(people))
+		b.Queue(expireSQL, id)
+		b.Queue(endedSQL, id).Query(collectAnnounced(&events))
+		b.Queue(remindSQL, id, card.reminder(s.now())).Query(collectAnnounced(&events))
+		if len(people) > 0 {
+			b.Queue(escalateSQL, id, channels, people, sessions, messages, card.text(), cardChoices(id, a.Digest)).Query(collectAnnounced(&events))
+		}
+		b.Queue(timedSQL, id)
+		return s.batch(ctx, b, nil)
+	})
+	return events, err
 }

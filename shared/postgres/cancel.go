@@ -110,23 +110,26 @@ func (s *Store) CancelSession(ctx context.Context, id harness.SessionID, by stri
 		return session, nil, err
 	}
 	var events []event.Event
-	ended := map[harness.SessionID]bool{}
-	b := &pgx.Batch{}
-	b.Queue(lockRunAgentsSQL, id)
-	b.Queue(lockCancelSQL, id)
+	var ended map[harness.SessionID]bool
 	by = harness.CleanText(by)
-	// Its children first, while its visits say which they are.
-	b.Queue(cancelSessionsSQL("session_id IN "+openChildren+" AND EXISTS (SELECT 1 FROM sessions n WHERE n.session_id = $1 AND n.state NOT IN ('COMPLETED', 'CANCELLED') AND n.ended_at IS NULL)"),
-		id, "cancelled by "+by).Query(collectEnded(&events, nil))
-	b.Queue(cancelSessionsSQL("session_id = $1"), id, "cancelled by "+by).Query(collectEnded(&events, ended))
-	b.Queue(cancelAskedSQL, by, "cancelled by "+by).Query(collectAnnounced(&events))
-	const open = "AND EXISTS (SELECT 1 FROM sessions n WHERE n.session_id = e.session_id AND n.state = 'CANCELLED')"
-	b.Queue(cancelRunningSQL("(e.session_id = $1 OR e.session_id IN (SELECT v.child_session FROM node_visits v WHERE v.session_id = $1)) "+open), id, event.ExecutionRequested).
-		Query(collectCancelled(&events))
-	markParent(b, id, string(id)+":cancelled", &events)
-	wake(b, session.Agent, &events)
-	b.Queue(sessionSQL, id).Query(into(&session, readSession))
-	if err := s.batch(ctx, b, nil); err != nil {
+	if err := again(func() error {
+		events, ended = nil, map[harness.SessionID]bool{}
+		b := &pgx.Batch{}
+		b.Queue(lockRunAgentsSQL, id)
+		b.Queue(lockCancelSQL, id)
+		// Its children first, while its visits say which they are.
+		b.Queue(cancelSessionsSQL("session_id IN "+openChildren+" AND EXISTS (SELECT 1 FROM sessions n WHERE n.session_id = $1 AND n.state NOT IN ('COMPLETED', 'CANCELLED') AND n.ended_at IS NULL)"),
+			id, "cancelled by "+by).Query(collectEnded(&events, nil))
+		b.Queue(cancelSessionsSQL("session_id = $1"), id, "cancelled by "+by).Query(collectEnded(&events, ended))
+		b.Queue(cancelAskedSQL, by, "cancelled by "+by).Query(collectAnnounced(&events))
+		const open = "AND EXISTS (SELECT 1 FROM sessions n WHERE n.session_id = e.session_id AND n.state = 'CANCELLED')"
+		b.Queue(cancelRunningSQL("(e.session_id = $1 OR e.session_id IN (SELECT v.child_session FROM node_visits v WHERE v.session_id = $1)) "+open), id, event.ExecutionRequested).
+			Query(collectCancelled(&events))
+		markParent(b, id, string(id)+":cancelled", &events)
+		wake(b, session.Agent, &events)
+		b.Queue(sessionSQL, id).Query(into(&session, readSession))
+		return s.batch(ctx, b, nil)
+	}); err != nil {
 		return session, nil, err
 	}
 	if !ended[id] {

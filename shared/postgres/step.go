@@ -74,7 +74,15 @@ type NewExecution struct {
 
 // CommitStep writes c in one round trip and returns the events to publish.
 // ErrLeaseLost: somebody else has claimed the session since; nothing is written.
-func (s *Store) CommitStep(ctx context.Context, c StepCommit) ([]event.Event, error) {
+func (s *Store) CommitStep(ctx context.Context, c StepCommit) (pending []event.Event, err error) {
+	err = again(func() error { // chats that it opens are locked in no order
+		pending, err = s.commitStep(ctx, c)
+		return err
+	})
+	return pending, err
+}
+
+func (s *Store) commitStep(ctx context.Context, c StepCommit) ([]event.Event, error) {
 	b := &pgx.Batch{}
 	if c.Claim.Parent != "" {
 		b.Queue(lockParentSQL, c.Claim.ID)

@@ -110,6 +110,9 @@ func addressed(c *postgres.ReplyClaim) outgoing {
 	default:
 		m.To = address
 	}
+	if c.Kind == harness.ReplyDecision && c.Card != nil { // several may be asked alike: this one is answered
+		m.Context = &quoted{MessageID: c.Card.ProviderID}
+	}
 	return m
 }
 

@@ -210,7 +210,7 @@ func newDecision(sys System, approve bool) *cobra.Command {
 			}
 			if command != "" {
 				if _, ok := askedCommand(item.View.Input); !ok {
-					return harness.Errorf(harness.Invalid, "--command changes a command, and %s asks for none", what)
+					return &usageError{fmt.Sprintf("--command changes a command, and %s asks for none", what)}
 				}
 				block(sys.Stderr, "Runs instead", harness.Visible(command))
 			}
