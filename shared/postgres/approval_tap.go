@@ -47,7 +47,7 @@ func IsTap(payload string) bool { return strings.HasPrefix(payload, "apr_") }
 // tapped reads the payload of a button of a card.
 func tapped(payload string) (id harness.ApprovalID, digest, verdict string, ok bool) {
 	parts := strings.Split(payload, ".")
-	if len(parts) != 3 || len(parts[1]) != digestPart {
+	if len(parts) != 3 || len(parts[1]) != digestPart || harness.CleanText(payload) != payload {
 		return "", "", "", false
 	}
 	switch parts[2] {

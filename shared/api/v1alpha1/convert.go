@@ -56,9 +56,19 @@ func (t ApprovalTerms) spec() harness.ApprovalTerms {
 func approvers(list []Approver) []harness.Approver {
 	var all []harness.Approver
 	for _, a := range list {
+		if digits, ok := strings.CutPrefix(a.ChannelUserID, "+"); ok && a.Channel == harness.ChannelWhatsApp {
+			a.ChannelUserID = strings.Map(onlyDigits, digits) // as WhatsApp names people, however it is written
+		}
 		all = append(all, harness.Approver(a))
 	}
 	return all
+}
+
+func onlyDigits(r rune) rune {
+	if r < '0' || r > '9' {
+		return -1
+	}
+	return r
 }
 
 func (h *Harness) spec() harness.HarnessSpec {

@@ -221,7 +221,11 @@ func (c *check) reached(path string, approvers []Approver, channels []Channel) {
 
 func (c *check) terms(path string, t ApprovalTerms) {
 	c.few(path+".approvers", len(t.Approvers), 32)
-	people := max(1, len(t.Approvers)) // without approvers, whoever wrote the message
+	distinct := map[harness.Approver]bool{}
+	for _, a := range approvers(t.Approvers) {
+		distinct[a] = true
+	}
+	people := max(1, len(distinct)) // without approvers, whoever wrote the message
 	for i, a := range t.Approvers {
 		c.approver(fmt.Sprintf("%s.approvers[%d]", path, i), a)
 		if a.Group != "" {
