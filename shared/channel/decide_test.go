@@ -68,7 +68,7 @@ func TestDecisionsAreAnnounced(t *testing.T) {
 	for _, e := range events {
 		ids = append(ids, e.ID)
 	}
-	if got, want := fmt.Sprint(ids), "[received:2 received:4 received:5 decided:1 outcome:1 decided:3 outcome:3]"; got != want {
+	if got, want := fmt.Sprint(ids), "[decided:1 outcome:1 decided:3 outcome:3 received:2 received:4 received:5]"; got != want {
 		t.Errorf("events: got %s, want %s", got, want)
 	}
 	if tap := store.taps[1]; tap.Code != "123456" || tap.State != harness.ApprovalRejected || tap.Reason != "not now" {

@@ -174,7 +174,7 @@ func TestBytesThatAreNoText(t *testing.T) {
 		}
 	}
 	b.same("code", string(b.write("t1", "chat", "user", a.Code, harness.ApprovalRejected, "a\x00b\xff"+strings.Repeat("long ", 1<<18))), "DECIDED")
-	if reason := b.approval().Reason; !strings.HasPrefix(reason, "ab\uFFFD") || len(reason) > 5000 {
+	if reason := b.approval().Reason; !strings.HasPrefix(reason, "ab\uFFFD") || len(reason) > 9000 {
 		t.Errorf("the reason has %d bytes: %.20q", len(reason), reason)
 	}
 }
