@@ -60,7 +60,7 @@ func tapped(payload string) (id harness.ApprovalID, digest, verdict string, ok b
 // cardSQL finds the card of approval $4, or of the one with code $5, in chat $3 of
 // account $2 of channel $1, and who the people $6 are known as there. An open one
 // comes before those that are decided, of which whoever writes is told. known says
-// that the inbox has the update $7.
+// that the inbox has the update $7; open counts the open ones that it may mean.
 const cardSQL = `
 WITH place AS (
     SELECT COALESCE((SELECT k.chat FROM chat_aliases k WHERE k.channel = $1 AND k.account = $2 AND k.alias = $3), $3) AS chat
@@ -69,7 +69,8 @@ SELECT r.approval_id, r.session_id, r.message_id, ARRAY(
     SELECT unnest($6::text[]) UNION SELECT k.chat FROM chat_aliases k WHERE k.channel = $1 AND k.account = $2 AND k.alias = ANY ($6)
     UNION SELECT o.alias FROM chat_aliases o WHERE o.channel = $1 AND o.account = $2 AND o.chat IN (
         SELECT k.chat FROM chat_aliases k WHERE k.channel = $1 AND k.account = $2 AND k.alias = ANY ($6))),
-    EXISTS (SELECT 1 FROM inbox i WHERE i.channel = $1 AND i.account = $2 AND i.provider_id = $7) AS known
+    EXISTS (SELECT 1 FROM inbox i WHERE i.channel = $1 AND i.account = $2 AND i.provider_id = $7) AS known,
+    count(*) FILTER (WHERE a.state = 'PENDING') OVER () AS open
 FROM place, replies r JOIN sessions n USING (session_id) JOIN approvals a USING (approval_id)
 WHERE r.kind = 'CARD' AND n.channel = $1 AND n.account = $2 AND n.chat = place.chat
   AND (a.approval_id = $4 OR $5 <> '' AND a.short_code = $5)
@@ -89,9 +90,10 @@ func (s *Store) DecideByTap(ctx context.Context, t Tap) (TapOutcome, []event.Eve
 		Message  harness.MessageID
 		People   []string
 		Known    bool
+		Open     int
 	}
 	found, err := list(ctx, s, cardSQL, []any{t.Channel, t.Account, t.Chat, id, t.Code, t.People, t.ProviderID}, func(row pgx.CollectableRow) (struct{}, error) {
-		return struct{}{}, row.Scan(&card.Approval, &card.Session, &card.Message, &card.People, &card.Known)
+		return struct{}{}, row.Scan(&card.Approval, &card.Session, &card.Message, &card.People, &card.Known, &card.Open)
 	})
 	if err != nil {
 		return "", nil, err
@@ -104,6 +106,9 @@ func (s *Store) DecideByTap(ctx context.Context, t Tap) (TapOutcome, []event.Eve
 	}
 	if card.Known {
 		return TapDuplicate, nil, nil
+	}
+	if card.Open > 1 { // by chance, two questions have the same code
+		return s.refuseTap(ctx, t, card.Session, "Several questions here have this code. Tap on the card of the one that you mean. Nothing was done.")
 	}
 	before, err := s.GetApproval(ctx, card.Approval)
 	if err != nil {

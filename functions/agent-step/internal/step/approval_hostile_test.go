@@ -130,6 +130,19 @@ func TestACodeOfWhatIsDecided(t *testing.T) {
 	}
 }
 
+// Two questions may have the same code by chance: then it decides neither.
+func TestTwoQuestionsOfOneCode(t *testing.T) {
+	b := newBench(t, asking(), calls(deploy, `{"command": "deploy --none"}`))
+	b.say("1", "please deploy both")
+	b.wake()
+	b.exec(`UPDATE approvals SET short_code = '123456'`)
+	b.same("code", string(b.write("t1", "chat", "user", "123456", harness.ApprovalApproved, "")), "REFUSED")
+	b.same("open", b.text(`SELECT count(*)::text FROM approvals WHERE state = 'PENDING'`), "2")
+	b.same("tap", string(b.tap("t2", "chat", "user", "r")), "DECIDED")
+	b.same("the other", string(b.write("t3", "chat", "user", "123456", harness.ApprovalApproved, "")), "DECIDED")
+	b.same("decided", b.text(`SELECT string_agg(state, ' ' ORDER BY state) FROM approvals`), "APPROVED REJECTED")
+}
+
 // A repeat of an update has no effect, whatever has become of the question since.
 func TestARepeatOfATapThatDidNotCount(t *testing.T) {
 	b := ask(t, asking(func(a *harness.ApprovalSpec) {
