@@ -260,7 +260,7 @@ func eventTypes() []Word {
 // Values of closed sets.
 func values() []Word {
 	return []Word{
-		{Name: "pending", Meaning: "nobody has begun", Value: "PENDING"},
+		{Name: "pending", Meaning: "nobody has begun; how many approvals wait for a decision", Key: "pending", Value: "PENDING"},
 		{Name: "running", Meaning: "someone works on it", Value: "RUNNING"},
 		{Name: "awaitingApproval", Meaning: "a human must decide first", Value: "AWAITING_APPROVAL"},
 		{Name: "awaitingExecution", Meaning: "an execution must end first", Value: "AWAITING_EXECUTION"},

@@ -8,7 +8,7 @@ func approvalWords() []Word {
 		{Name: "approvalGrant", Meaning: "exactly what an agent needs no further approval for", Table: "approval_grants"},
 		{Name: "shortCode", Meaning: "what people type to decide an approval", Column: "short_code", Key: "shortCode"},
 		{Name: "approvalEvent", Meaning: "an approval that was asked for or has ended, in the order of all", Table: "approval_events"},
-		{Name: "pending", Meaning: "how many approvals wait for a decision", Key: "pending"},
+		{Name: "agents", Meaning: "what waits for a decision, by agent", Key: "agents"},
 		{Name: "oldestRequestedAt", Meaning: "when the approval that waits longest was asked for", Key: "oldestRequestedAt"},
 		{Name: "nextExpiresAt", Meaning: "when the time of the next approval ends", Key: "nextExpiresAt"},
 		{Name: "tool", Meaning: "what the model calls", Key: "tool"},

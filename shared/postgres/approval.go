@@ -78,7 +78,8 @@ const (
 	voteSQL      = `
 INSERT INTO approval_votes AS v (approval_id, decided_by, decided_via, decision, reason)
 SELECT a.approval_id, $2, $3, $4, $5 FROM approvals a WHERE ` + openApproval + ` AND ($6 = '' OR a.digest = $6)
-ON CONFLICT (approval_id, decided_by) DO UPDATE SET decision = EXCLUDED.decision, reason = EXCLUDED.reason WHERE EXCLUDED.decision = 'REJECTED'`
+ON CONFLICT (approval_id, decided_by) DO UPDATE SET decision = EXCLUDED.decision, reason = EXCLUDED.reason WHERE EXCLUDED.decision = 'REJECTED' AND v.decision <> 'REJECTED'
+RETURNING true`
 	changeSQL = `
 UPDATE approvals a SET asked_input = COALESCE(asked_input, input), input = $2, digest = $3 WHERE ` + openApproval + ` AND a.digest = $4 AND a.quorum = 1`
 	decideSQL = `
@@ -94,13 +95,15 @@ WHERE a.approval_id = $1 AND a.state = 'APPROVED' AND a.scope <> 'ONCE' AND a.de
 	endedSQL = `SELECT e.* FROM approvals a, LATERAL approval_ended(a.approval_id) e WHERE a.approval_id = $1 AND a.decided_at = now()`
 )
 
-// queue adds the decision to b. before is the digest of what was asked.
-func (d Decision) queue(b *pgx.Batch, before string, subject harness.ApprovalSubject, events *[]event.Event) {
+// queue adds the decision to b, which tells whether it counted. before is the digest
+// of what was asked.
+func (d Decision) queue(b *pgx.Batch, before string, subject harness.ApprovalSubject, events *[]event.Event, counted *bool) {
 	if d.Scope == "" || d.State == harness.ApprovalRejected {
 		d.Scope = harness.GrantOnce
 	}
 	b.Queue(`SELECT lock_approval($1)`, d.ID)
-	b.Queue(voteSQL, d.ID, harness.CleanText(d.By), d.Via, d.State, cleanReason(d.Reason), d.Digest)
+	b.Queue(voteSQL, d.ID, harness.CleanText(d.By), d.Via, d.State, cleanReason(d.Reason), d.Digest).
+		Query(each(func(row pgx.CollectableRow) error { return row.Scan(counted) }))
 	if d.Arguments != nil && d.State == harness.ApprovalApproved {
 		subject.Arguments = harness.CanonicalJSON(d.Arguments)
 		after := subject.Digest()
@@ -126,7 +129,7 @@ func (s *Store) DecideApproval(ctx context.Context, d Decision) (view.Approval, 
 		return before, nil, err
 	}
 	if before.State != harness.ApprovalPending {
-		return before, nil, d.outcome(before, before)
+		return before, nil, d.outcome(before, before, false)
 	}
 	if !mayDecide(before.Approvers, d) {
 		return before, nil, harness.Errorf(harness.Denied, "only %s may decide this", approverNames(before.Approvers))
@@ -137,16 +140,17 @@ func (s *Store) DecideApproval(ctx context.Context, d Decision) (view.Approval, 
 	}
 	var events []event.Event
 	var after view.Approval
+	var counted bool
 	if err := again(func() error {
-		events = nil
+		events, counted = nil, false
 		b := &pgx.Batch{}
-		d.queue(b, before.Digest, subject, &events)
+		d.queue(b, before.Digest, subject, &events, &counted)
 		b.Queue(approvalSQL, d.ID).Query(into(&after, readApproval))
 		return s.batch(ctx, b, nil)
 	}); err != nil {
 		return view.Approval{}, nil, err
 	}
-	return after, events, d.outcome(before, after)
+	return after, events, d.outcome(before, after, counted)
 }
 
 // subject is what d is about, checked where d changes it.
@@ -172,13 +176,11 @@ func (d Decision) subject(a view.Approval) (harness.ApprovalSubject, error) {
 }
 
 // outcome says what became of d, which was to change before and led to after.
-func (d Decision) outcome(before, after view.Approval) error {
+// counted: its vote was written.
+func (d Decision) outcome(before, after view.Approval, counted bool) error {
 	switch {
-	case before.State == harness.ApprovalPending && after.State == d.State && after.DecidedVia == string(d.Via) && voted(after.Votes, d):
-		if d.Arguments == nil || after.AskedInput != nil {
-			return nil
-		}
-		return harness.Errorf(harness.Conflict, "it was changed or decided by another meanwhile")
+	case counted:
+		return nil // decided, or more must approve
 	case after.State != harness.ApprovalPending:
 		return harness.Errorf(harness.Conflict, "it is decided already: %s", DecidedText(after))
 	case d.Digest != "" && d.Digest != after.Digest:
@@ -186,7 +188,7 @@ func (d Decision) outcome(before, after view.Approval) error {
 	case voted(before.Votes, d):
 		return harness.Errorf(harness.Conflict, "%s has said so already; it waits for %d in all", d.By, after.Quorum)
 	case voted(after.Votes, d):
-		return nil // more must approve
+		return harness.Errorf(harness.Conflict, "%s has said so meanwhile; it waits for %d in all", d.By, after.Quorum)
 	}
 	return harness.Errorf(harness.Conflict, "its time is over")
 }

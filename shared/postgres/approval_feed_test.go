@@ -68,7 +68,7 @@ func TestTheFeedWaitsForOpenTransactions(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	d.Exec(`UPDATE approvals SET state = 'CANCELLED' WHERE approval_id = 'apr_fast'`)
+	d.Exec(`UPDATE approvals SET state = 'CANCELLED', decided_at = now() WHERE approval_id = 'apr_fast'`)
 	d.Exec(`UPDATE approvals SET reason = 'x'`) // no state, no event
 	if got := names(t, d.Store, "", &head, 10); got != "apr_fast CANCELLED" {
 		t.Fatalf("behind the head: %q", got)
@@ -143,7 +143,7 @@ func TestApprovalsAreCounted(t *testing.T) {
 	for i, session := range []string{"ses_1", "ses_1", "ses_1", "ses_2"} {
 		d.Exec(askSQL, fmt.Sprint("apr_", i), session)
 	}
-	d.Exec(`UPDATE approvals SET created_at = '2026-01-0' || (1 + substr(approval_id, 5)::int) || ' 00:00:00+00'`)
+	d.Exec(`UPDATE approvals SET created_at = ('2026-01-0' || (1 + substr(approval_id, 5)::int) || ' 00:00:00+00')::timestamptz`)
 	d.Exec(`UPDATE approvals SET expires_at = '2126-01-01 00:00:00+00' WHERE approval_id = 'apr_1'`)
 	d.Exec(`UPDATE approvals SET expires_at = now() WHERE approval_id = 'apr_2'`) // its time is over
 	counts, err := d.Store.CountApprovals(t.Context())

@@ -148,8 +148,9 @@ func (s *Store) DecideByTap(ctx context.Context, t Tap) (TapOutcome, []event.Eve
 	fresh, err := s.once(ctx, t, func(tx pgx.Tx) error {
 		events = nil
 		var after view.Approval
+		var counted bool
 		b := &pgx.Batch{}
-		d.queue(b, before.Digest, subject, &events)
+		d.queue(b, before.Digest, subject, &events, &counted)
 		b.Queue(approvalSQL, d.ID).Query(into(&after, readApproval))
 		if t.Callback != "" { // whoever sends the outcome answers the tap
 			b.Queue(`UPDATE messages SET metadata = jsonb_build_object('callbackQueryId', $2::text) WHERE message_id = $1 AND created_at = now()`, string(card.Message)+"o", t.Callback)
@@ -158,7 +159,7 @@ func (s *Store) DecideByTap(ctx context.Context, t Tap) (TapOutcome, []event.Eve
 			return err
 		}
 		var words string
-		if outcome, words = d.answer(before, after); words == "" {
+		if outcome, words = d.answer(before, after, counted); words == "" {
 			return nil
 		}
 		return tx.SendBatch(ctx, s.words(t, card.Session, words, &events)).Close()
@@ -174,8 +175,8 @@ func (s *Store) DecideByTap(ctx context.Context, t Tap) (TapOutcome, []event.Eve
 
 // answer is what became of the tap d, and what its chat is told about it; nothing
 // where the outcome of the question says it.
-func (d Decision) answer(before, after view.Approval) (TapOutcome, string) {
-	switch err := d.outcome(before, after); {
+func (d Decision) answer(before, after view.Approval, counted bool) (TapOutcome, string) {
+	switch err := d.outcome(before, after, counted); {
 	case err == nil && after.State == harness.ApprovalPending:
 		return TapDecided, fmt.Sprintf("Noted: %d of %d have approved.", approvals(after.Votes), after.Quorum)
 	case err == nil:

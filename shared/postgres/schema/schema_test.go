@@ -57,9 +57,7 @@ func TestTenMigrationsAtOnce(t *testing.T) {
 func TestIndexesOfAFailedRunAreBuiltAgain(t *testing.T) {
 	ctx := context.Background()
 	dsn := postgrestest.Empty(t)
-	if err := schema.Migrate(ctx, dsn, slog.New(slog.DiscardHandler)); err != nil {
-		t.Fatal(err)
-	}
+	migrateTo(t, dsn, 7)
 	conn, err := pgx.Connect(ctx, dsn.Reveal())
 	if err != nil {
 		t.Fatal(err)

@@ -47,14 +47,14 @@ func TestTheInboxIsFollowed(t *testing.T) {
 	}
 	find(c, string(third), "PENDING")
 	c.close()
-	w.Exec(`UPDATE approvals SET state = 'EXPIRED' WHERE approval_id = $1`, first)
+	w.Exec(`UPDATE approvals SET state = 'EXPIRED', decided_at = now() WHERE approval_id = $1`, first)
 	c = w.open("/api/v1/approvals/events", last)
 	find(c, string(third), "PENDING")
 	last = find(c, string(first), "EXPIRED")
 	c.close()
 	c = w.open("/api/v1/approvals/events?agent=nobody", last)
 	c.close()
-	w.Exec(`UPDATE approvals SET state = 'CANCELLED' WHERE approval_id = $1`, second)
+	w.Exec(`UPDATE approvals SET state = 'CANCELLED', decided_at = now() WHERE approval_id = $1`, second)
 	c = w.open("/api/v1/approvals/events?agent=coder&after="+last, "")
 	find(c, string(second), "CANCELLED")
 }

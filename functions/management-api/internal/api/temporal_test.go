@@ -65,7 +65,7 @@ func TestASessionNamesATemporalWorkflow(t *testing.T) {
 		}
 	}
 	for temporal, pointer := range map[string]string{
-		`{}`:                                                 "#/temporal/workflowId",
+		`{}`:                                                 "#/temporal",
 		`{"workflowId":""}`:                                  "#/temporal/workflowId",
 		`{"workflowId":"a\u0007b"}`:                          "#/temporal/workflowId",
 		`{"workflowId":" a"}`:                                "#/temporal/workflowId",

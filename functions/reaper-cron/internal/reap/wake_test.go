@@ -264,12 +264,12 @@ func TestSignalsAreAnnounced(t *testing.T) {
 	w.options.Direct = map[reap.Sink][]string{{Type: event.ApprovalDecided}: {one.URL, two.URL}}
 	w.session("ses_1", `state = 'IDLE', temporal = '{"workflowId": "w"}'`)
 	w.sql(`INSERT INTO approvals (approval_id, session_id, agent_name, title, digest, state, decided_at) SELECT 'apr_1', session_id, agent_name, 't', 'd', 'APPROVED', now() FROM sessions`,
-		`SELECT plan_signal('apr_1')`, `DELETE FROM outbox`, `UPDATE signals SET due_at = now() + interval '1 hour'`)
+		`SELECT plan_signal('apr_1')`, `DELETE FROM outbox`, `UPDATE temporal_signals SET due_at = now() + interval '1 hour'`)
 	w.pass()
 	if got := w.broker.heard(); len(got) > 0 {
 		t.Errorf("before it is due: %v", got)
 	}
-	w.sql(`UPDATE signals SET due_at = now()`)
+	w.sql(`UPDATE temporal_signals SET due_at = now()`)
 	want := []string{"approval.decided:apr_1:signal"}
 	for range 2 {
 		w.pass()
