@@ -50,7 +50,9 @@ func serve(t *testing.T, o ...grpc.ServerOption) *temporal {
 	go func() { served <- server.Serve(listener) }()
 	t.Cleanup(func() {
 		server.Stop()
-		<-served
+		if err := <-served; err != nil {
+			t.Error(err)
+		}
 	})
 	return f
 }
