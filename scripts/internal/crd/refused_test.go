@@ -120,7 +120,6 @@ var badAgents = map[string]refused{
 	"guardrails on":             {spec("guardrails: {enabled: true}"), "", "spec.guardrails"},
 	"MCP on":                    {spec("mcpServers: {servers: []}"), "", "spec.mcpServers"},
 	"A2A on":                    {spec("a2a: {}"), "", "spec.a2a"},
-	"approvals on":              {spec("approvals: {policy: never}"), "", "spec.approvals"},
 	"skill without text":        {spec("skills: {enabled: false, items: [{name: s}]}"), "a skill needs text or configMapRef: write one of them", "spec.skills.items[0]"},
 	"skill with both":           {spec("skills: {enabled: false, items: [{name: s, text: t, configMapRef: {name: m, key: k}}]}"), "a skill needs text or configMapRef", "spec.skills.items[0]"},
 	"skill twice":               {spec("skills: {enabled: false, items: [{name: s, text: t}, {name: s, text: u}]}"), `spec.skills.items[1]: Duplicate value: {"name":"s"}`, "spec.skills.items[1].name"},

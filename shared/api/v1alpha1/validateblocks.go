@@ -205,8 +205,10 @@ func (c *check) approvals(path string, a Approvals, channels []Channel) {
 	if a.Escalation != nil {
 		escalated = a.Escalation.Approvers
 	}
-	c.reached(path+".approvers", a.Approvers, channels)
-	c.reached(path+".escalation.approvers", escalated, channels)
+	if or(a.Enabled, true) { // of a block that is switched off nobody is asked
+		c.reached(path+".approvers", a.Approvers, channels)
+		c.reached(path+".escalation.approvers", escalated, channels)
+	}
 }
 
 // reached refuses approvers that no channel of the agent reaches: they would

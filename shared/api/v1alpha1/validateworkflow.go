@@ -31,6 +31,11 @@ func (w AiWorkflow) Validate(limits Limits) Problems {
 	for i, e := range w.Spec.Edges {
 		c.length(fmt.Sprintf("spec.edges[%d].when", i), e.When, 1024, "shorten it")
 	}
+	for i, t := range w.Spec.Triggers {
+		if t.Agent != "" {
+			c.name(fmt.Sprintf("spec.triggers[%d].agent", i), t.Agent, "of the agent")
+		}
+	}
 	c.graph(w)
 	return c.problems
 }
