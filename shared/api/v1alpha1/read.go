@@ -8,6 +8,7 @@ import (
 	"reflect"
 	"slices"
 	"strings"
+	"sync"
 
 	"go.yaml.in/yaml/v3"
 )
@@ -254,9 +255,23 @@ func (d *decoder) text(n *yaml.Node, v reflect.Value, path string) {
 	}
 }
 
+// fields are those of a struct, by its type: a document may have a quarter of a
+// million objects of one.
+var fields sync.Map
+
+type structFields struct {
+	names  []string
+	places [][]int
+}
+
 // fieldsOf lists the JSON names of a struct's fields, those of embedded structs
-// among them, and where each is.
+// among them, and where each is. The caller changes neither.
 func fieldsOf(t reflect.Type) (names []string, places [][]int) {
+	if known, ok := fields.Load(t); ok {
+		of := known.(structFields)
+		return of.names, of.places
+	}
+	defer func() { fields.Store(t, structFields{names, places}) }()
 	for _, f := range reflect.VisibleFields(t) {
 		if !f.Anonymous {
 			name, _, _ := strings.Cut(f.Tag.Get("json"), ",")

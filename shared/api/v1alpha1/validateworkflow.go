@@ -28,10 +28,10 @@ func (w AiWorkflow) Validate(limits Limits) Problems {
 	}
 	c.nodes(w.Spec.Nodes)
 	c.few("spec.edges", len(w.Spec.Edges), 200)
-	for i, e := range w.Spec.Edges {
+	for i, e := range w.Spec.Edges[:min(len(w.Spec.Edges), 200)] {
 		c.length(fmt.Sprintf("spec.edges[%d].when", i), e.When, 1024, "shorten it")
 	}
-	for i, t := range w.Spec.Triggers {
+	for i, t := range w.Spec.Triggers[:min(len(w.Spec.Triggers), 20)] {
 		if t.Agent != "" {
 			c.name(fmt.Sprintf("spec.triggers[%d].agent", i), t.Agent, "of the agent")
 		}
