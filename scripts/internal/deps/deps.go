@@ -136,6 +136,11 @@ func Rules() []Rule {
 			Why: "only management-api has a REST API to describe",
 		},
 		{
+			On: []string{functions, runner, prefix + "scripts/*"}, Except: []string{prefix + "functions/agent-step", prefix + "functions/management-api"},
+			Never: []string{"github.com/modelcontextprotocol/go-sdk"},
+			Why:   "agent-step is an MCP client and management-api a server; nobody else speaks it",
+		},
+		{
 			On: []string{functions, runner, prefix + "scripts/*"}, Except: []string{prefix + "functions/agent-step"},
 			Never: []string{"github.com/openai/openai-go", "github.com/anthropics/anthropic-sdk-go"},
 			Why:   "only agent-step talks to models",

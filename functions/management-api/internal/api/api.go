@@ -18,6 +18,7 @@ import (
 	"github.com/danielgtaylor/huma/v2/adapters/humago"
 
 	"tuluat.ai/harness/functions/management-api/internal/access"
+	"tuluat.ai/harness/functions/management-api/internal/mcp"
 	"tuluat.ai/harness/shared/event"
 	"tuluat.ai/harness/shared/harness"
 	"tuluat.ai/harness/shared/harness/view"
@@ -88,7 +89,20 @@ func New(o Options) http.Handler {
 	if o.OpenDocs {
 		options.Open = []string{pathDocument, pathDocs}
 	}
-	return access.Middleware(options)(mux)
+	handler := access.Middleware(options)(mux)
+	mux.Handle("POST "+mcp.Path, tools(a.huma.OpenAPI(), handler))
+	return handler
+}
+
+// tools is the API as a server of the Model Context Protocol.
+func tools(described *huma.OpenAPI, handler http.Handler) http.Handler {
+	text, err := document(described)
+	if err == nil {
+		if handler, err = mcp.New(text, handler); err == nil {
+			return handler
+		}
+	}
+	panic(err) // of what is compiled in: found by the first test
 }
 
 // Document returns the OpenAPI document, as /openapi.json serves it.
