@@ -127,6 +127,7 @@ func TestEveryRuleFindsItsBreach(t *testing.T) {
 		{tuluat, prefix + "shared/postgres"},
 		{reaper, prefix + "scripts/internal/fake"},
 		{prefix + "functions/agent-step/internal/model", prefix + "scripts/internal/fake"},
+		{reaper, "github.com/modelcontextprotocol/go-sdk/mcp"},
 		{reaper, driver},
 		{reaper, "go.temporal.io/sdk/client"},
 		{prefix + "shared/sandbox", prefix + "functions/sandbox-exec/runner/internal/wire"},
