@@ -17,7 +17,7 @@ func Allowed(program string) []string {
 	case prefix + "functions/agent-status":
 		return slices.Concat(shell, store, yaml, jsonPath, kube, cel)
 	case prefix + "functions/management-api", prefix + "functions/management-api/internal/apidoc":
-		return slices.Concat(shell, store, yaml, jsonPath, kube, openAPI, cel)
+		return slices.Concat(shell, store, yaml, jsonPath, kube, openAPI, cel, tools)
 	case prefix + "functions/webhook-ingest":
 		return slices.Concat(shell, store, jsonPath)
 	case prefix + "functions/dead-letter":
@@ -63,6 +63,15 @@ var store = []string{
 	"github.com/jackc/puddle/v2",
 	"golang.org/x/sync",
 	"golang.org/x/text",
+}
+
+// The official SDK of the Model Context Protocol and what it needs.
+var tools = []string{
+	"github.com/modelcontextprotocol/go-sdk",
+	"github.com/google/jsonschema-go",
+	"github.com/segmentio/asm",
+	"github.com/segmentio/encoding",
+	"github.com/yosida95/uritemplate/v3",
 }
 
 // The two providers' official SDKs and what they need.
