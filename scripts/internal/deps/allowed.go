@@ -17,7 +17,7 @@ func Allowed(program string) []string {
 	case prefix + "functions/agent-status":
 		return slices.Concat(shell, store, yaml, jsonPath, kube, cel)
 	case prefix + "functions/management-api", prefix + "functions/management-api/internal/apidoc":
-		return slices.Concat(shell, store, yaml, jsonPath, kube, openAPI, cel, tools)
+		return slices.Concat(shell, store, yaml, jsonPath, kube, openAPI, cel, tools, peers)
 	case prefix + "functions/webhook-ingest":
 		return slices.Concat(shell, store, jsonPath)
 	case prefix + "functions/dead-letter":
@@ -72,6 +72,13 @@ var tools = []string{
 	"github.com/segmentio/asm",
 	"github.com/segmentio/encoding",
 	"github.com/yosida95/uritemplate/v3",
+}
+
+// The official SDK of the Agent2Agent protocol and what it needs.
+var peers = []string{
+	"github.com/a2aproject/a2a-go",
+	"github.com/google/uuid",
+	"golang.org/x/sync",
 }
 
 // The two providers' official SDKs and what they need.

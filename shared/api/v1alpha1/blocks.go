@@ -177,7 +177,8 @@ type MCPServer struct {
 	TimeoutSeconds *int `json:"timeoutSeconds,omitempty"`
 }
 
-// A2A are other agents that this one may ask, by the Agent2Agent protocol.
+// A2A is the Agent2Agent protocol: other agents that this one may ask, and, while
+// the block is on, this one for others, at /a2a/NAME of the management API.
 type A2A struct {
 	// False switches the block off without losing what it says.
 	// +kubebuilder:default=true

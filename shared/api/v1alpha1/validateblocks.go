@@ -49,7 +49,9 @@ func (c *check) blocks(s Spec) {
 		}
 	}
 	if b := s.A2A; b != nil {
-		c.later("spec.a2a", b.Enabled)
+		if len(b.Peers) > 0 {
+			c.later("spec.a2a.peers", b.Enabled)
+		}
 		c.few("spec.a2a.peers", len(b.Peers), 32)
 		seen := names{}
 		for i, peer := range b.Peers {

@@ -17,6 +17,7 @@ import (
 	"github.com/danielgtaylor/huma/v2"
 	"github.com/danielgtaylor/huma/v2/adapters/humago"
 
+	"tuluat.ai/harness/functions/management-api/internal/a2a"
 	"tuluat.ai/harness/functions/management-api/internal/access"
 	"tuluat.ai/harness/functions/management-api/internal/mcp"
 	"tuluat.ai/harness/shared/event"
@@ -91,6 +92,7 @@ func New(o Options) http.Handler {
 	}
 	handler := access.Middleware(options)(mux)
 	mux.Handle("POST "+mcp.Path, tools(a.huma.OpenAPI(), handler))
+	a2a.Register(mux, a2a.Options{API: handler, Log: o.Log, Drain: o.Drain, StreamTime: o.StreamTime, Problem: writeProblem})
 	return handler
 }
 

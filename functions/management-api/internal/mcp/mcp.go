@@ -10,6 +10,7 @@ package mcp
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"encoding/json"
 	"fmt"
@@ -20,6 +21,8 @@ import (
 	"unicode"
 
 	"github.com/modelcontextprotocol/go-sdk/mcp"
+
+	"tuluat.ai/harness/functions/management-api/internal/loopback"
 )
 
 // Path is where the server is.
@@ -68,23 +71,23 @@ func (t tool) described() *mcp.Tool {
 // handler makes a call of t the request that it stands for.
 func (t tool) handler(api http.Handler) mcp.ToolHandler {
 	return func(ctx context.Context, call *mcp.CallToolRequest) (*mcp.CallToolResult, error) {
-		r, problem := t.request(ctx, call.Params.Arguments)
+		r, problem := t.request(call.Params.Arguments)
 		if problem != "" {
 			return failed(problem), nil
 		}
 		if call.Extra != nil {
-			r.Header.Set("Authorization", call.Extra.Header.Get("Authorization"))
+			r.Token = call.Extra.Header.Get("Authorization")
 		}
-		answer := &answer{header: http.Header{}}
-		api.ServeHTTP(answer, r)
-		text := strings.TrimSpace(answer.body.String())
-		switch {
-		case answer.status < 200 || answer.status > 299:
+		answer, err := loopback.Do(ctx, api, r)
+		switch text := string(answer.Body); {
+		case err != nil:
+			return failed("the arguments cannot be read"), nil
+		case !answer.OK():
 			return failed(text), nil
-		case text == "":
-			text = `{"done":true}`
+		default:
+			text = cmp.Or(text, `{"done":true}`)
+			return &mcp.CallToolResult{Content: []mcp.Content{&mcp.TextContent{Text: text}}, StructuredContent: json.RawMessage(text)}, nil
 		}
-		return &mcp.CallToolResult{Content: []mcp.Content{&mcp.TextContent{Text: text}}, StructuredContent: json.RawMessage(text)}, nil
 	}
 }
 
@@ -94,11 +97,11 @@ func failed(text string) *mcp.CallToolResult {
 
 // request is what a call with these arguments asks of the API. Arguments that the
 // tool does not have are refused; what is wrong with the others the API says.
-func (t tool) request(ctx context.Context, arguments json.RawMessage) (r *http.Request, problem string) {
+func (t tool) request(arguments json.RawMessage) (r loopback.Request, problem string) {
 	given := map[string]json.RawMessage{}
 	if len(arguments) > 0 {
 		if err := json.Unmarshal(arguments, &given); err != nil {
-			return nil, "the arguments are not one JSON object"
+			return r, "the arguments are not one JSON object"
 		}
 	}
 	path, query, header, body := t.path, url.Values{}, http.Header{}, map[string]json.RawMessage{}
@@ -106,14 +109,14 @@ func (t tool) request(ctx context.Context, arguments json.RawMessage) (r *http.R
 		p, ok := t.parameters[name]
 		if !ok {
 			if !t.body[name] {
-				return nil, fmt.Sprintf("%s has no argument %q; it has %s", t.name, name, strings.Join(t.names(), ", "))
+				return r, fmt.Sprintf("%s has no argument %q; it has %s", t.name, name, strings.Join(t.names(), ", "))
 			}
 			body[name] = value
 			continue
 		}
 		texts, ok := scalars(value)
 		if !ok || len(texts) != 1 && p.in != inQuery || !p.takes(texts) {
-			return nil, fmt.Sprintf("the argument %q is not of the type that the tool's schema says", name)
+			return r, fmt.Sprintf("the argument %q is not of the type that the tool's schema says", name)
 		}
 		switch p.in {
 		case inPath:
@@ -126,27 +129,16 @@ func (t tool) request(ctx context.Context, arguments json.RawMessage) (r *http.R
 	}
 	for name, p := range t.parameters {
 		if _, ok := given[name]; !ok && p.required {
-			return nil, fmt.Sprintf("the argument %q is missing", name)
+			return r, fmt.Sprintf("the argument %q is missing", name)
 		}
 	}
-	var content []byte
+	r = loopback.Request{Method: t.method, Path: path, Query: query, Header: header}
 	if len(t.body) > 0 {
 		var err error
-		if content, err = json.Marshal(body); err != nil { // its values came out of JSON
-			return nil, "the arguments cannot be read"
+		if r.Body, err = json.Marshal(body); err != nil { // its values came out of JSON
+			return r, "the arguments cannot be read"
 		}
-		header.Set("Content-Type", "application/json")
 	}
-	target := url.URL{Path: t.path, RawQuery: query.Encode()}
-	r, err := http.NewRequestWithContext(ctx, t.method, target.String(), bytes.NewReader(content))
-	if err != nil {
-		return nil, "the arguments cannot be read"
-	}
-	if r.URL.Path, err = url.PathUnescape(path); err != nil {
-		return nil, "the arguments cannot be read"
-	}
-	r.URL.RawPath = path
-	r.Header, r.RemoteAddr = header, "mcp"
 	return r, ""
 }
 
@@ -188,26 +180,6 @@ func scalars(value json.RawMessage) ([]string, bool) {
 		}
 	}
 	return texts, true
-}
-
-// answer keeps what the API answers.
-type answer struct {
-	header http.Header
-	status int
-	body   bytes.Buffer
-}
-
-func (a *answer) Header() http.Header { return a.header }
-
-func (a *answer) WriteHeader(status int) {
-	if a.status == 0 {
-		a.status = status
-	}
-}
-
-func (a *answer) Write(p []byte) (int, error) {
-	a.WriteHeader(http.StatusOK)
-	return a.body.Write(p)
 }
 
 func (t tool) names() []string {
