@@ -119,7 +119,7 @@ var badAgents = map[string]refused{
 	"skills on":                 {spec("skills: {}"), "", "spec.skills"},
 	"guardrails on":             {spec("guardrails: {enabled: true}"), "", "spec.guardrails"},
 	"MCP on":                    {spec("mcpServers: {servers: []}"), "", "spec.mcpServers"},
-	"A2A on":                    {spec("a2a: {}"), "", "spec.a2a"},
+	"A2A with peers":            {spec("a2a: {peers: [{name: p, url: \"https://a.example.com\"}]}"), "", "spec.a2a.peers"},
 	"skill without text":        {spec("skills: {enabled: false, items: [{name: s}]}"), "a skill needs text or configMapRef: write one of them", "spec.skills.items[0]"},
 	"skill with both":           {spec("skills: {enabled: false, items: [{name: s, text: t, configMapRef: {name: m, key: k}}]}"), "a skill needs text or configMapRef", "spec.skills.items[0]"},
 	"skill twice":               {spec("skills: {enabled: false, items: [{name: s, text: t}, {name: s, text: u}]}"), `spec.skills.items[1]: Duplicate value: {"name":"s"}`, "spec.skills.items[1].name"},
