@@ -110,8 +110,8 @@ func insideCases(s *postgres.Store, large harness.SessionID, sessions []harness.
 			}
 			return p, err
 		}}, ask[view.Place]{"timeline of a session" + c.what, s, func(ctx context.Context, run int, after view.Place, limit int) (page[view.Place], error) {
-			rows, err := s.Timeline(ctx, c.of(run), after, limit)
-			return of(rows, limit, func(v view.Entry) view.Place { return view.Place{At: v.At, ID: v.ID} }), err
+			rows, next, err := s.Timeline(ctx, c.of(run), after, limit)
+			return page[view.Place]{next: next, rows: len(rows), end: next.ID == ""}, err
 		}})
 	}
 	return all

@@ -24,7 +24,7 @@ func approvalWords() []Word {
 		{Name: "waitingSince", Meaning: "since when the running turn waits for people", Column: "waiting_since"},
 		{Name: "card", Meaning: "kind of reply: a question to a human", Value: "CARD"},
 		{Name: "decided", Meaning: "of a tap: it counted", Value: "DECIDED"},
-		{Name: "refused", Meaning: "of a tap: it changed nothing", Value: "REFUSED"},
+		{Name: "refused", Meaning: "of a tap or a write: it changed nothing", Value: "REFUSED"},
 		{Name: "notAsked", Meaning: "of a tap: no question has its code", Value: "NOT_ASKED"},
 		{Name: "callbackQueryId", Meaning: "Telegram's id of a tap that waits for an answer", Key: "callbackQueryId"},
 		{Name: "question", Meaning: "what a workflow's node or a limit asks a human", Key: "question"},

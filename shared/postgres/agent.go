@@ -21,6 +21,7 @@ type AgentText struct {
 	Source string         // what defines it: a file of the folder
 	Agent  *harness.Agent // nil: its text was refused
 	Reason string         // why, for its author
+	Off    bool           // of a refused text: it switches the harness off, which the older revision would have on
 
 	// Channels are those of a refused text that are valid themselves: while the
 	// agent has no revision, whoever writes to it there is told why.
@@ -46,10 +47,10 @@ const agentLock = 7448212
 
 // PutAgents makes the stored agents what their sources say: a valid text that
 // differs from the revision in use is a new revision, an invalid one leaves the
-// older revision in use, an agent that no source names is DELETED. Channel
-// routes follow from the revisions in use and change with them. It is
-// level-triggered: all agents every time, and what has not changed is not
-// written.
+// older revision in use, switched off if it says so: that is for emergencies. An
+// agent that no source names is DELETED. Channel routes follow from the revisions
+// in use and change with them. It is level-triggered: all agents every time, and
+// what has not changed is not written.
 //
 // It returns the agents whose status changed and an event for each. Those
 // events have no outbox row: nobody claims an agent, so nothing would ever

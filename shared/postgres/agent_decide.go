@@ -108,6 +108,11 @@ func put(row agentRow, known bool, text AgentText) agentRow {
 	row.fresh = !known || row.Phase == harness.AgentDeleted
 	if text.Agent == nil {
 		row.Phase, row.Reason = harness.AgentInvalid, text.Reason
+		if text.Off && row.spec != nil && row.spec.Harness.Enabled {
+			off := *row.spec
+			off.Harness.Enabled = false
+			row.Revision, row.digest, row.spec = row.Revision+1, agentDigest(&off), &off
+		}
 		return row
 	}
 	row.Phase = harness.AgentReady

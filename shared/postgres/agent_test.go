@@ -131,6 +131,23 @@ func TestTheLifeOfAnAgent(t *testing.T) {
 			[]postgres.AgentStatus{{Name: "a", Phase: "READY", Revision: 2}},
 			"h2=a",
 		},
+		{
+			"an invalid text that is switched off switches off what is in use", nil,
+			[]postgres.AgentText{agentText("b", "b.yaml", ""), {Name: "a", Source: "a.yaml", Reason: "spec.y is wrong", Off: true}},
+			[]postgres.AgentStatus{{Name: "a", Phase: "INVALID", Revision: 3, Reason: "spec.y is wrong"}},
+			"",
+		},
+		{
+			"which only a valid text switches on", nil,
+			[]postgres.AgentText{agentText("b", "b.yaml", ""), refusedText("a", "a.yaml", "spec.y is wrong")},
+			nil, "",
+		},
+		{
+			"mended", nil,
+			[]postgres.AgentText{agentText("b", "b.yaml", ""), agentText("a", "a.yaml", "two", "h2")},
+			[]postgres.AgentStatus{{Name: "a", Phase: "READY", Revision: 4}},
+			"h2=a",
+		},
 	}
 	for _, step := range steps {
 		got := putAgents(t, s, step.broken, step.texts...)

@@ -33,6 +33,7 @@ type Decision struct {
 	Digest    string                // of what they have seen; empty: whatever it is
 	Scope     harness.ApprovalScope // of APPROVED; empty: ONCE
 	Arguments json.RawMessage       // that are approved instead of those asked about; nil: as asked
+	Audit     Audit                 // by the API; a channel's is in the approval itself
 }
 
 const approvalColumns = `a.approval_id, a.session_id, a.agent_name, a.node_id, COALESCE(a.tool_call_id, ''), a.title, a.input, a.digest, a.state,
@@ -51,7 +52,8 @@ func scanApproval(row pgx.CollectableRow, before ...any) (view.Approval, error) 
 	return v, err
 }
 
-// ListApprovals returns up to limit approvals behind after, newest first.
+// ListApprovals returns up to limit approvals behind after, newest first. One that
+// is committed late may come behind a page that was read: the next walk has it.
 func (s *Store) ListApprovals(ctx context.Context, f ApprovalFilter, after view.Place, limit int) ([]view.Approval, error) {
 	q := &query{}
 	q.behind("a.approval_id", after)
@@ -95,6 +97,17 @@ WHERE a.approval_id = $1 AND a.state = 'APPROVED' AND a.scope <> 'ONCE' AND a.de
 	endedSQL = `SELECT e.* FROM approvals a, LATERAL approval_ended(a.approval_id) e WHERE a.approval_id = $1 AND a.decided_at = now()`
 )
 
+// decisionAudit is what the audit has of approval a: of what will run the digest,
+// since the text may have secrets and is kept for its own time.
+const decisionAudit = `jsonb_strip_nulls(jsonb_build_object('session', a.session_id, 'agent', a.agent_name, 'toolCall', a.tool_call_id, 'visit', a.visit_id, `
+
+// auditDecisionSQL stores the audit of what $2 has said to approval $1, whose digest
+// was $3, if this transaction has written their vote: nothing is decided without one.
+var auditDecisionSQL = auditSQL(4, `approvals a JOIN approval_votes v USING (approval_id)`, `approval_id`,
+	decisionAudit+`'digest', $3::text, 'state', 'PENDING'))`,
+	decisionAudit+`'digest', a.digest, 'state', a.state, 'scope', NULLIF(a.scope, 'ONCE'), 'decision', CASE a.state WHEN 'PENDING' THEN v.decision END))`) +
+	` AND a.approval_id = $1 AND v.decided_by = $2 AND v.xmin = pg_current_xact_id()::xid`
+
 // queue adds the decision to b, which tells whether it counted. before is the digest
 // of what was asked.
 func (d Decision) queue(b *pgx.Batch, before string, subject harness.ApprovalSubject, events *[]event.Event, counted *bool) {
@@ -113,6 +126,7 @@ func (d Decision) queue(b *pgx.Batch, before string, subject harness.ApprovalSub
 	b.Queue(decideSQL, d.ID, d.State, d.Via, d.Scope, d.Digest)
 	b.Queue(grantSQL, d.ID)
 	b.Queue(endedSQL, d.ID).Query(collectAnnounced(events))
+	d.Audit.queue(b, auditDecisionSQL, d.ID, harness.CleanText(d.By), before)
 }
 
 // DecideApproval writes a decision and returns the approval with the events to

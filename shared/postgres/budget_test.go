@@ -171,7 +171,7 @@ func TestCommandsHoldTheirTime(t *testing.T) {
 			finish(t, s, c, completed)
 		}, 300},
 		"cancelled before it began": {func(t *testing.T, s *postgres.Store, session harness.SessionID, _ bool) {
-			if _, _, err := s.CancelSession(context.Background(), session, "ann"); err != nil {
+			if _, _, err := s.CancelSession(context.Background(), session, postgres.Audit{Actor: "ann"}); err != nil {
 				t.Fatal(err)
 			}
 		}, 0},

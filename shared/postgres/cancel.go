@@ -11,17 +11,20 @@ import (
 	"tuluat.ai/harness/shared/harness/view"
 )
 
+// cancellable is the condition of sessions that can be cancelled. A run that FAILED
+// is over and stays so.
+const cancellable = `state NOT IN ('COMPLETED', 'CANCELLED') AND (workflow_name IS NULL OR ended_at IS NULL)`
+
 // cancelSessionsSQL ends the sessions of a condition on $1, for reason $2, and
 // everything in them that has not begun but their questions; see
 // cancelAskedSQL. A step that is being worked loses its lease and writes nothing.
-// A run that FAILED is over and stays so.
 func cancelSessionsSQL(of string) string {
 	return `
 WITH ended AS (
     UPDATE sessions SET state = 'CANCELLED', reason = $2, due_at = NULL, retry_at = NULL, lease_owner = NULL, lease_until = NULL, lease_token = lease_token + 1,
            updated_at = now(), ended_at = now(),
            event_seq = event_seq + (SELECT count(*) FROM tool_calls t WHERE t.session_id = sessions.session_id AND t.state IN ('PENDING', 'RUNNING'))
-    WHERE (` + of + `) AND state NOT IN ('COMPLETED', 'CANCELLED') AND (workflow_name IS NULL OR ended_at IS NULL) RETURNING *
+    WHERE (` + of + `) AND ` + cancellable + ` RETURNING *
 ), heard AS (
     DELETE FROM outbox USING ended WHERE subject = ended.session_id
 ), unread AS (
@@ -72,12 +75,12 @@ const lockCancelSQL = `WITH of AS (
 	) SELECT 1 FROM sessions WHERE session_id IN (SELECT session_id FROM of UNION SELECT r.session_id FROM of JOIN approvals a USING (session_id) JOIN replies r USING (approval_id) WHERE a.state = 'PENDING')
 	ORDER BY session_id FOR NO KEY UPDATE`
 
-// cancelRunningSQL marks the RUNNING executions e of a condition on $1, $2 being
-// the type of their event: whoever hears it ends the command, also while another
-// waits for it. Its announcement stays until the execution has ended.
-func cancelRunningSQL(of string) string {
-	return `
-WITH marked AS (
+// cancelRunning are the parts of a statement that mark the RUNNING executions e of
+// a condition, $2 being the type of their event: whoever hears it ends the command,
+// also while another waits for it. Its announcement stays until the execution has
+// ended. cancelledSQL reads what they have marked.
+func cancelRunning(of string) string {
+	return `marked AS (
     UPDATE executions e SET cancelled_at = now(), due_at = CASE WHEN e.lease_owner IS NULL THEN now() ELSE e.due_at END
     WHERE e.state = 'RUNNING' AND e.cancelled_at IS NULL AND ` + of + ` RETURNING e.execution_id, e.session_id, e.agent_name
 ), told AS (
@@ -85,9 +88,21 @@ WITH marked AS (
     SELECT '` + executionRequestedID + `' || m.execution_id || ':cancel', $2, m.execution_id, m.session_id, m.agent_name,
            jsonb_build_object('session', m.session_id, 'execution', m.execution_id), n.traceparent, now() + interval '` + announceAgain + `'
     FROM marked m JOIN sessions n USING (session_id) ON CONFLICT (event_id) DO NOTHING
-)
-SELECT m.execution_id, m.session_id, m.agent_name, n.traceparent FROM marked m JOIN sessions n USING (session_id)`
+)`
 }
+
+const cancelledSQL = `
+SELECT m.execution_id, m.session_id, m.agent_name, n.traceparent FROM marked m JOIN sessions n USING (session_id)`
+
+func cancelRunningSQL(of string) string {
+	return `
+WITH ` + cancelRunning(of) + cancelledSQL
+}
+
+// auditCancelSQL stores that session $1, which is locked, is about to be CANCELLED
+// for reason $2. What ends with it has no row of its own.
+var auditCancelSQL = auditSQL(3, `sessions`, `session_id`, `jsonb_build_object('agent', agent_name, 'state', state, 'reason', reason)`,
+	`jsonb_build_object('agent', agent_name, 'reason', $2::text, 'state', 'CANCELLED')`) + ` AND session_id = $1 AND ` + cancellable
 
 func collectCancelled(events *[]event.Event) func(pgx.Rows) error {
 	return each(func(row pgx.CollectableRow) error {
@@ -104,24 +119,25 @@ func collectCancelled(events *[]event.Event) func(pgx.Rows) error {
 // commands that wait never start, and one that runs is to be ended. What was
 // answered before still goes out. harness.Conflict, with the session: it has
 // ended already.
-func (s *Store) CancelSession(ctx context.Context, id harness.SessionID, by string) (view.Session, []event.Event, error) {
+func (s *Store) CancelSession(ctx context.Context, id harness.SessionID, by Audit) (view.Session, []event.Event, error) {
 	session, err := s.GetSession(ctx, id)
 	if err != nil {
 		return session, nil, err
 	}
 	var events []event.Event
 	var ended map[harness.SessionID]bool
-	by = harness.CleanText(by)
+	actor := harness.CleanText(by.Actor)
 	if err := again(func() error {
 		events, ended = nil, map[harness.SessionID]bool{}
 		b := &pgx.Batch{}
 		b.Queue(lockRunAgentsSQL, id)
 		b.Queue(lockCancelSQL, id)
+		by.queue(b, auditCancelSQL, id, "cancelled by "+actor)
 		// Its children first, while its visits say which they are.
 		b.Queue(cancelSessionsSQL("session_id IN "+openChildren+" AND EXISTS (SELECT 1 FROM sessions n WHERE n.session_id = $1 AND n.state NOT IN ('COMPLETED', 'CANCELLED') AND n.ended_at IS NULL)"),
-			id, "cancelled by "+by).Query(collectEnded(&events, nil))
-		b.Queue(cancelSessionsSQL("session_id = $1"), id, "cancelled by "+by).Query(collectEnded(&events, ended))
-		b.Queue(cancelAskedSQL, by, "cancelled by "+by).Query(collectAnnounced(&events))
+			id, "cancelled by "+actor).Query(collectEnded(&events, nil))
+		b.Queue(cancelSessionsSQL("session_id = $1"), id, "cancelled by "+actor).Query(collectEnded(&events, ended))
+		b.Queue(cancelAskedSQL, actor, "cancelled by "+actor).Query(collectAnnounced(&events))
 		const open = "AND EXISTS (SELECT 1 FROM sessions n WHERE n.session_id = e.session_id AND n.state = 'CANCELLED')"
 		b.Queue(cancelRunningSQL("(e.session_id = $1 OR e.session_id IN (SELECT v.child_session FROM node_visits v WHERE v.session_id = $1)) "+open), id, event.ExecutionRequested).
 			Query(collectCancelled(&events))

@@ -29,7 +29,7 @@ func TestCancelSession(t *testing.T) {
 	if open, err := s.OpenCalls(ctx, session); err != nil || len(open) != 1 || open[0] != "call_1" {
 		t.Errorf("open calls %v, %v", open, err)
 	}
-	got, events, err := s.CancelSession(ctx, session, "ann")
+	got, events, err := s.CancelSession(ctx, session, postgres.Audit{Actor: "ann"})
 	if err != nil || got.State != harness.SessionCancelled || got.Reason != "cancelled by ann" || got.EndedAt == nil {
 		t.Fatalf("%+v, %v", got, err)
 	}
@@ -56,10 +56,10 @@ func TestCancelSession(t *testing.T) {
 			t.Errorf("%s: %q, want %q", sql, got, want)
 		}
 	}
-	if got, events, err := s.CancelSession(ctx, session, "ben"); harness.KindOf(err) != harness.Conflict || got.Reason != "cancelled by ann" || len(events) != 0 {
+	if got, events, err := s.CancelSession(ctx, session, postgres.Audit{Actor: "ben"}); harness.KindOf(err) != harness.Conflict || got.Reason != "cancelled by ann" || len(events) != 0 {
 		t.Errorf("again: %+v %v %v", got, events, err)
 	}
-	_, _, err = s.CancelSession(ctx, "ses_none", "ann")
+	_, _, err = s.CancelSession(ctx, "ses_none", postgres.Audit{Actor: "ann"})
 	kindOf(t, err, harness.NotFound)
 	// Who hears the announcement while another holds the command is told all it needs.
 	if _, err := s.ClaimExecution(ctx, "exe_1", lease); !errors.Is(err, postgres.ErrNothingDue) {
@@ -107,7 +107,7 @@ func TestCancelRacesAStep(t *testing.T) {
 			_, failed = s.CommitStep(ctx, postgres.StepCommit{Claim: claim, State: harness.SessionIdle, Start: true, Reply: []string{"x"}, Step: &postgres.NewStep{ID: harness.NewStepID(time.Now()), Text: "x"}})
 		})
 		racing.Go(func() {
-			if _, _, err := s.CancelSession(ctx, session, "ann"); err != nil {
+			if _, _, err := s.CancelSession(ctx, session, postgres.Audit{Actor: "ann"}); err != nil {
 				t.Error(err)
 			}
 		})
@@ -146,7 +146,7 @@ func TestCancelRacesAStart(t *testing.T) {
 		racing.Go(func() { began, failed = s.BeginExecution(ctx, c, sb.ID, "uid-"+sb.Name) })
 		racing.Go(func() {
 			var err error
-			if _, events, err = s.CancelSession(ctx, "ses_a", "ann"); err != nil {
+			if _, events, err = s.CancelSession(ctx, "ses_a", postgres.Audit{Actor: "ann"}); err != nil {
 				t.Error(err)
 			}
 		})
@@ -181,14 +181,14 @@ func TestTerminateSandbox(t *testing.T) {
 	agent(t, s)
 	ids := commands(t, s, 1, "ses_a", "ses_a")
 	c := runIn(t, s, ids[0])
-	got, events, err := s.TerminateSandbox(ctx, c.Sandbox.ID, "ann")
+	got, events, err := s.TerminateSandbox(ctx, c.Sandbox.ID, postgres.Audit{Actor: "ann"})
 	if err != nil || got.State != harness.SandboxTerminating || got.Reason != postgres.SandboxOperator || got.Message != "" {
 		t.Fatalf("%+v, %v", got, err)
 	}
 	if len(events) != 1 || events[0].ID != "execution.requested:"+string(ids[0])+":cancel" {
 		t.Errorf("published %+v", events)
 	}
-	if _, events, err := s.TerminateSandbox(ctx, c.Sandbox.ID, "ann"); err != nil || len(events) != 0 {
+	if _, events, err := s.TerminateSandbox(ctx, c.Sandbox.ID, postgres.Audit{Actor: "ann"}); err != nil || len(events) != 0 {
 		t.Errorf("again: %v, %v", events, err)
 	}
 	if ended, err := s.SandboxesToEnd(ctx, 10); err != nil || len(ended) != 0 {
@@ -200,10 +200,10 @@ func TestTerminateSandbox(t *testing.T) {
 		t.Fatalf("to end: %+v, %v", ended, err)
 	}
 	gone(t, s, &ended[0], "")
-	if got, _, err := s.TerminateSandbox(ctx, c.Sandbox.ID, "ann"); harness.KindOf(err) != harness.Conflict || got.State != harness.SandboxGone {
+	if got, _, err := s.TerminateSandbox(ctx, c.Sandbox.ID, postgres.Audit{Actor: "ann"}); harness.KindOf(err) != harness.Conflict || got.State != harness.SandboxGone {
 		t.Errorf("gone: %+v, %v", got, err)
 	}
-	_, _, err = s.TerminateSandbox(ctx, "sbx_none", "ann")
+	_, _, err = s.TerminateSandbox(ctx, "sbx_none", postgres.Audit{Actor: "ann"})
 	kindOf(t, err, harness.NotFound)
 	// The session's next command has another sandbox.
 	acquire(t, s, claimExecution(t, s, ids[1]), postgres.PlaceCreate)
@@ -226,7 +226,7 @@ func TestCancelRacesARequest(t *testing.T) {
 		})
 		racing.Go(func() {
 			time.Sleep(time.Duration(i) * 100 * time.Microsecond) // to meet in many ways
-			if _, _, err := s.CancelSession(ctx, "ses_a", "ann"); err != nil {
+			if _, _, err := s.CancelSession(ctx, "ses_a", postgres.Audit{Actor: "ann"}); err != nil {
 				t.Error(err)
 			}
 		})
@@ -265,7 +265,7 @@ func TestRequestsEndWithTheirSandbox(t *testing.T) {
 		return e.ID
 	}
 	asked := ask("first")
-	if got, _, err := s.TerminateSandbox(ctx, c.Sandbox.ID, "ann"); err != nil || got.State != harness.SandboxTerminating {
+	if got, _, err := s.TerminateSandbox(ctx, c.Sandbox.ID, postgres.Audit{Actor: "ann"}); err != nil || got.State != harness.SandboxTerminating {
 		t.Fatal(got, err)
 	}
 	states := `SELECT string_agg(state || ' ' || reason, ', ' ORDER BY seq) FROM executions`

@@ -37,7 +37,8 @@ func readDeadLetter(row pgx.CollectableRow) (view.DeadLetter, error) {
 }
 
 // ListDeadLetters returns up to limit dead letters behind after, newest first.
-// The ID of a place is the letter's in decimal.
+// The ID of a place is the letter's in decimal. One that is committed late may come
+// behind a page that was read: the next walk has it.
 func (s *Store) ListDeadLetters(ctx context.Context, f DeadLetterFilter, after view.Place, limit int) ([]view.DeadLetter, error) {
 	q := &query{}
 	if after.ID != "" {
@@ -61,13 +62,58 @@ func (s *Store) GetDeadLetter(ctx context.Context, id int64) (view.DeadLetter, e
 	return one(ctx, s, "dead letter", deadLetterSQL, []any{id}, readDeadLetter)
 }
 
-// renew makes the work of a row due at once, if it has any left. Who holds a
-// claim on it goes on.
+// lockLetterSQL lets nobody else decide what becomes of a letter.
+const lockLetterSQL = `SELECT 1 FROM dead_letters WHERE dead_letter_id = $1 FOR NO KEY UPDATE`
+
+// letterAudit records, for each row of from, what became of a letter that was_state
+// and was_by: arguments n to n+2 are those of an Audit.
+func letterAudit(n int, from string) string {
+	return auditSQL(n, from, `id::text`, `jsonb_build_object('event', event_id, 'type', event_type, 'session', session_id, 'state', was_state, 'decidedBy', was_by)`,
+		`jsonb_build_object('event', event_id, 'type', event_type, 'session', session_id, 'state', state, 'decidedBy', decided_by)`)
+}
+
+// discardSQL discards letter $1, which is locked, for $2.
+var discardSQL = `
+WITH was AS (
+    SELECT dead_letter_id AS id, state AS was_state, decided_by AS was_by FROM dead_letters WHERE dead_letter_id = $1 AND state <> 'DISCARDED'
+), discarded AS (
+    UPDATE dead_letters SET state = 'DISCARDED', decided_by = $2, updated_at = now() FROM was WHERE dead_letter_id = id RETURNING *
+), audited AS (
+    ` + letterAudit(3, `discarded`) + `
+)
+SELECT true FROM discarded`
+
+// renew makes the work of row $3 due at once, if it has any left and is not due as
+// it is. Who holds a claim on it goes on.
 var renew = map[work]string{
 	sessionWork: `UPDATE sessions SET due_at = CASE WHEN due_at IS NULL THEN NULL ELSE now() END, retry_at = NULL, announced_at = NULL, dead_lettered_at = NULL
-		WHERE session_id = $1 AND state NOT IN ('COMPLETED', 'CANCELLED') AND (due_at IS NOT NULL OR lease_owner IS NOT NULL)`,
-	executionWork: `UPDATE executions SET due_at = CASE WHEN due_at IS NULL THEN NULL ELSE now() END, attempts = 0, dead_lettered_at = NULL WHERE execution_id = $1 AND ended_at IS NULL`,
-	replyWork:     `UPDATE replies SET due_at = now(), dead_lettered_at = NULL WHERE message_id = $1 AND ` + replyOpen("replies"),
+        WHERE session_id = $3 AND state NOT IN ('COMPLETED', 'CANCELLED') AND (due_at IS NOT NULL OR lease_owner IS NOT NULL)
+          AND (due_at > now() OR retry_at IS NOT NULL OR announced_at IS NOT NULL OR dead_lettered_at IS NOT NULL)`,
+	executionWork: `UPDATE executions SET due_at = CASE WHEN due_at IS NULL THEN NULL ELSE now() END, attempts = 0, dead_lettered_at = NULL
+        WHERE execution_id = $3 AND ended_at IS NULL AND (due_at > now() OR attempts > 0 OR dead_lettered_at IS NOT NULL)`,
+	replyWork: `UPDATE replies SET due_at = now(), dead_lettered_at = NULL
+        WHERE message_id = $3 AND ` + replyOpen("replies") + ` AND (due_at > now() OR dead_lettered_at IS NOT NULL)`,
+}
+
+// replaySQL replays letter $1, which is locked and announces such work, for $2.
+// One that is replayed already changes when its work does, or who replays it.
+func replaySQL(of work) string {
+	renewed := `SELECT 1 WHERE $3 = '' AND false`
+	if update, ok := renew[of]; ok {
+		renewed = update + ` AND EXISTS (SELECT 1 FROM was) RETURNING 1`
+	}
+	return `
+WITH was AS (
+    SELECT dead_letter_id AS id, state AS was_state, decided_by AS was_by FROM dead_letters WHERE dead_letter_id = $1 AND state <> 'DISCARDED'
+), renewed AS (
+    ` + renewed + `
+), replayed AS (
+    UPDATE dead_letters SET state = 'REPLAYED', decided_by = $2, updated_at = now()
+    FROM was WHERE dead_letter_id = id AND (state <> 'REPLAYED' OR decided_by <> $2 OR EXISTS (SELECT 1 FROM renewed)) RETURNING *
+), audited AS (
+    ` + letterAudit(4, `replayed`) + `
+)
+SELECT true FROM was`
 }
 
 // ReplayDeadLetter marks the work of a dead letter due, if it is not done, and
@@ -75,7 +121,7 @@ var renew = map[work]string{
 // had, so that consumers know a repeat. The event of work that is done has no
 // effect. harness.Conflict, with the letter: it is DISCARDED, or of a source
 // whose events announce nothing.
-func (s *Store) ReplayDeadLetter(ctx context.Context, id int64, by string) (view.DeadLetter, event.Event, error) {
+func (s *Store) ReplayDeadLetter(ctx context.Context, id int64, by Audit) (view.DeadLetter, event.Event, error) {
 	letter, err := s.GetDeadLetter(ctx, id)
 	if err != nil {
 		return letter, event.Event{}, err
@@ -89,12 +135,10 @@ func (s *Store) ReplayDeadLetter(ctx context.Context, id int64, by string) (view
 	}
 	b := &pgx.Batch{}
 	replayed := false
-	b.Queue(`UPDATE dead_letters SET state = 'REPLAYED', decided_by = $2, updated_at = now() WHERE dead_letter_id = $1 AND state <> 'DISCARDED' RETURNING true`, id, clip(by)).
-		Query(each(func(row pgx.CollectableRow) error { return row.Scan(&replayed) }))
 	kind, row := workOf(e)
-	if sql, ok := renew[kind]; ok {
-		b.Queue(sql+` AND EXISTS (SELECT 1 FROM dead_letters WHERE dead_letter_id = $2 AND state = 'REPLAYED')`, row, id)
-	}
+	b.Queue(lockLetterSQL, id)
+	b.Queue(replaySQL(kind), append([]any{id, clip(by.Actor), row}, by.args()...)...).
+		Query(each(func(row pgx.CollectableRow) error { return row.Scan(&replayed) }))
 	b.Queue(deadLetterSQL, id).Query(into(&letter, readDeadLetter))
 	if err := s.batch(ctx, b, nil); err != nil {
 		return letter, e, err
@@ -117,11 +161,12 @@ func (s *Store) eventOf(ctx context.Context, id int64) (event.Event, error) {
 
 // DiscardDeadLetter says that by wants the letter ignored, for good.
 // harness.Conflict, with the letter: it is discarded already.
-func (s *Store) DiscardDeadLetter(ctx context.Context, id int64, by string) (view.DeadLetter, error) {
+func (s *Store) DiscardDeadLetter(ctx context.Context, id int64, by Audit) (view.DeadLetter, error) {
 	var letter view.DeadLetter
 	discarded := false
 	b := &pgx.Batch{}
-	b.Queue(`UPDATE dead_letters SET state = 'DISCARDED', decided_by = $2, updated_at = now() WHERE dead_letter_id = $1 AND state <> 'DISCARDED' RETURNING true`, id, clip(by)).
+	b.Queue(lockLetterSQL, id)
+	b.Queue(discardSQL, append([]any{id, clip(by.Actor)}, by.args()...)...).
 		Query(each(func(row pgx.CollectableRow) error { return row.Scan(&discarded) }))
 	b.Queue(deadLetterSQL, id).Query(into(&letter, readDeadLetter))
 	err := s.batch(ctx, b, nil)

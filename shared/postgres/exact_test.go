@@ -35,7 +35,7 @@ func TestNumbersAreShownAsTheyAreStored(t *testing.T) {
 		t.Fatal(messages, err)
 	}
 	is("a message", messages[0].Metadata, err)
-	entries, err := s.Timeline(ctx, accepted.Session, view.Place{}, 10)
+	entries, _, err := s.Timeline(ctx, accepted.Session, view.Place{}, 10)
 	if err != nil || len(entries) != 2 {
 		t.Fatal(entries, err)
 	}
@@ -53,7 +53,7 @@ func TestNumbersAreShownAsTheyAreStored(t *testing.T) {
 		t.Fatal(letters, err)
 	}
 	is("a dead letter", letters[0].Payload, err)
-	if err := s.RecordAudit(ctx, view.AuditEntry{Actor: "ann", Before: json.RawMessage(stored), After: json.RawMessage(strings.Replace(stored, "}", `, "e": 1e400}`, 1))}); err != nil {
+	if _, err := s.BeginWrite(ctx, postgres.Write{Before: json.RawMessage(stored), After: json.RawMessage(strings.Replace(stored, "}", `, "e": 1e400}`, 1))}); err != nil {
 		t.Fatal(err)
 	}
 	audit, err := s.ListAudit(ctx, postgres.AuditFilter{}, view.Place{}, 10)
@@ -64,7 +64,8 @@ func TestNumbersAreShownAsTheyAreStored(t *testing.T) {
 	if !strings.Contains(string(audit[0].After), `"e": 1000`) {
 		t.Errorf("after: %s", audit[0].After)
 	}
-	kindOf(t, s.RecordAudit(ctx, view.AuditEntry{After: json.RawMessage(`[1]`)}), harness.Invalid)
+	_, err = s.BeginWrite(ctx, postgres.Write{After: json.RawMessage(`[1]`)})
+	kindOf(t, err, harness.Invalid)
 }
 
 // A row that does not fit into what it is read into is a fault of ours, which

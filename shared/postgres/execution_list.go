@@ -30,7 +30,8 @@ func readExecution(row pgx.CollectableRow) (view.Execution, error) {
 	return v, err
 }
 
-// ListExecutions returns up to limit executions behind after, newest first.
+// ListExecutions returns up to limit executions behind after, newest first. One
+// that is committed late may come behind a page that was read: the next walk has it.
 func (s *Store) ListExecutions(ctx context.Context, f ExecutionFilter, after view.Place, limit int) ([]view.Execution, error) {
 	q := &query{}
 	q.behind("e.execution_id", after)

@@ -113,18 +113,36 @@ WITH one AS (
     RETURNING halted_at, halted_by, halt_reason
 ) SELECT * FROM one UNION ALL SELECT * FROM whole`
 
+// The switch of agent $1, or of the install, is locked for its audit.
+const switchOf = `(
+    WITH one AS (SELECT * FROM agents WHERE agent_name = $1 AND phase <> 'DELETED' FOR NO KEY UPDATE), whole AS (SELECT * FROM switches WHERE $1 = '' FOR NO KEY UPDATE)
+    SELECT agent_name AS of, halted_at, halted_by, halt_reason FROM one UNION ALL SELECT switch_name, halted_at, halted_by, halt_reason FROM whole
+) h`
+
+const haltAudit = `jsonb_strip_nulls(jsonb_build_object('halted', halted_at IS NOT NULL, 'haltedAt', halted_at, 'haltedBy', NULLIF(halted_by, ''), 'reason', NULLIF(halt_reason, '')))`
+
+// auditHaltSQL stores what switchSQL is about to change, auditResumeSQL what resume
+// is.
+var (
+	auditHaltSQL = auditSQL(4, switchOf, `of`, haltAudit, `jsonb_build_object('halted', true, 'haltedAt', COALESCE(halted_at, now()), 'haltedBy', $2::text, 'reason', $3::text)`) +
+		` AND (halted_at IS NULL OR (halted_by, halt_reason) <> ($2, $3))`
+	auditResumeSQL = auditSQL(2, switchOf, `of`, haltAudit, `jsonb_build_object('halted', false)`) + ` AND halted_at IS NOT NULL`
+)
+
 // Halt stops an agent, or without a name the whole install, until Resume: no
 // session is claimed, no command starts, and those that run are to be ended. The
 // model's answer that is being waited for is stored, and nothing it asks for
 // begins. It returns the events to publish. harness.NotFound: there is no such
 // agent.
-func (s *Store) Halt(ctx context.Context, agent harness.AgentName, by, reason string) (view.Halt, []event.Event, error) {
+func (s *Store) Halt(ctx context.Context, agent harness.AgentName, by Audit, reason string) (view.Halt, []event.Event, error) {
 	var halt view.Halt
 	var events []event.Event
+	actor, why := harness.CleanText(by.Actor), cleanReason(reason)
 	err := again(func() error {
 		halt, events = view.Halt{}, nil
 		b := &pgx.Batch{}
-		b.Queue(switchSQL, agent, harness.CleanText(by), cleanReason(reason)).Query(into(&halt, readHalt))
+		by.queue(b, auditHaltSQL, agent, actor, why)
+		b.Queue(switchSQL, agent, actor, why).Query(into(&halt, readHalt))
 		b.Queue(lockAgentsSQL, agent)
 		b.Queue(cancelRunningSQL("$1 IN ('', e.agent_name) AND "+haltedSQL("e")), agent, event.ExecutionRequested).Query(collectCancelled(&events))
 		return s.batch(ctx, b, nil)
@@ -166,7 +184,7 @@ const resumeWakes = 200
 // Resume ends Halt: everything that waited is due, but for what another switch or
 // a person still holds. It returns what the switch was, and the events to publish.
 // harness.NotFound: there is no such agent.
-func (s *Store) Resume(ctx context.Context, agent harness.AgentName) (view.Halt, []event.Event, error) {
+func (s *Store) Resume(ctx context.Context, agent harness.AgentName, by Audit) (view.Halt, []event.Event, error) {
 	before, err := s.GetHalt(ctx, agent)
 	if err != nil || !before.Halted {
 		return before, nil, err
@@ -174,13 +192,15 @@ func (s *Store) Resume(ctx context.Context, agent harness.AgentName) (view.Halt,
 	var events []event.Event
 	err = again(func() error {
 		events = nil
-		return s.batch(ctx, resume(agent, before.HaltedAt, &events), nil)
+		b := &pgx.Batch{}
+		by.queue(b, auditResumeSQL, agent)
+		resume(b, agent, before.HaltedAt, &events)
+		return s.batch(ctx, b, nil)
 	})
 	return before, events, err
 }
 
-func resume(agent harness.AgentName, since *time.Time, events *[]event.Event) *pgx.Batch {
-	b := &pgx.Batch{}
+func resume(b *pgx.Batch, agent harness.AgentName, since *time.Time, events *[]event.Event) {
 	b.Queue(`UPDATE agents SET halted_at = NULL, halted_by = '', halt_reason = '' WHERE agent_name = $1`, agent)
 	b.Queue(`UPDATE switches SET halted_at = NULL, halted_by = '', halt_reason = '' WHERE $1 = ''`, agent)
 	b.Queue(lockAgentsSQL, agent)
@@ -196,5 +216,4 @@ func resume(agent harness.AgentName, since *time.Time, events *[]event.Event) *p
 		*events = append(*events, sessionDue(id, name, fmt.Sprint(token)).Event)
 		return err
 	}))
-	return b
 }

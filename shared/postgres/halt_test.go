@@ -17,7 +17,7 @@ import (
 // halt throws a switch, of the install without a name.
 func halt(t *testing.T, s *postgres.Store, agent harness.AgentName) []event.Event {
 	t.Helper()
-	h, events, err := s.Halt(context.Background(), agent, "ann", "it loops")
+	h, events, err := s.Halt(context.Background(), agent, postgres.Audit{Actor: "ann"}, "it loops")
 	if err != nil || !h.Halted || h.HaltedBy != "ann" || h.Reason != "it loops" {
 		t.Fatalf("halt: %+v, %v", h, err)
 	}
@@ -26,7 +26,7 @@ func halt(t *testing.T, s *postgres.Store, agent harness.AgentName) []event.Even
 
 func resumed(t *testing.T, s *postgres.Store, agent harness.AgentName) []event.Event {
 	t.Helper()
-	before, events, err := s.Resume(context.Background(), agent)
+	before, events, err := s.Resume(context.Background(), agent, postgres.Audit{Actor: "ann"})
 	if err != nil || !before.Halted {
 		t.Fatalf("resume: %+v, %v", before, err)
 	}
@@ -92,15 +92,15 @@ func TestHaltStopsClaims(t *testing.T) {
 			if claim, err := s.ClaimSession(ctx, session, lease); err != nil || claim.Used.Elapsed > time.Second {
 				t.Errorf("%+v, %v", claim, err)
 			}
-			if before, events, err := s.Resume(ctx, agentName); err != nil || before.Halted || len(events) > 0 {
+			if before, events, err := s.Resume(ctx, agentName, postgres.Audit{Actor: "ann"}); err != nil || before.Halted || len(events) > 0 {
 				t.Errorf("resumed again: %+v %v %v", before, events, err)
 			}
 		})
 	}
 	s := postgrestest.New(t)
-	_, _, err := s.Halt(ctx, "none", "ann", "x")
+	_, _, err := s.Halt(ctx, "none", postgres.Audit{Actor: "ann"}, "x")
 	kindOf(t, err, harness.NotFound)
-	_, _, err = s.Resume(ctx, "none")
+	_, _, err = s.Resume(ctx, "none", postgres.Audit{Actor: "ann"})
 	kindOf(t, err, harness.NotFound)
 }
 

@@ -15,6 +15,7 @@ type Inbound struct {
 	Renames  []Rename
 	Blocks   []Block
 	Offset   *PollOffset // of a poller: how far these updates reach
+	Audit    Audit       // of the management API: who writes the Arrivals
 }
 
 // Arrival is one message as an ingest function hands it in.

@@ -197,7 +197,7 @@ func (s *Store) accept(ctx context.Context, channel harness.Channel, in Inbound,
 	queueOnly(b, in.Arrivals)
 	before := b.Len()
 	if len(in.Arrivals) > 0 {
-		if err := s.queueArrivals(b, channel, in.Arrivals, traceparent); err != nil {
+		if err := s.queueArrivals(b, channel, in.Arrivals, traceparent, in.Audit); err != nil {
 			return nil, nil, err
 		}
 	}
@@ -283,7 +283,12 @@ func queueOnly(b *pgx.Batch, arrivals []Arrival) {
 	}
 }
 
-func (s *Store) queueArrivals(b *pgx.Batch, channel harness.Channel, arrivals []Arrival, traceparent string) error {
+// auditMessagesSQL stores an audit of each of messages $1 that is stored: one that
+// was not accepted is not.
+var auditMessagesSQL = auditSQL(2, `messages m JOIN sessions n USING (session_id)`, `session_id`, `NULL::jsonb`,
+	`jsonb_build_object('session', session_id, 'agent', agent_name, 'message', message_id)`) + ` AND message_id = ANY ($1)`
+
+func (s *Store) queueArrivals(b *pgx.Batch, channel harness.Channel, arrivals []Arrival, traceparent string, audit Audit) error {
 	var accounts, providerIDs, chats, users, texts, messages, sessions, only []string
 	metadata := make([]json.RawMessage, 0, len(arrivals))
 	people := false
@@ -305,16 +310,17 @@ func (s *Store) queueArrivals(b *pgx.Batch, channel harness.Channel, arrivals []
 		people = people || a.Address != ""
 	}
 	args := []any{channel, accounts, providerIDs, chats, users, texts, metadata, messages, sessions, traceparent, event.MessageReceived, only}
-	if !people {
+	if people {
+		b.Queue(acceptPeople, append(append(args, peopleArgs(arrivals, s.now())...), s.fileArgs(arrivals)...)...)
+	} else {
 		b.Queue(acceptPlain, args...)
 		for i, a := range arrivals {
 			if a.Temporal != nil {
 				b.Queue(`SELECT link_session($1, $2)`, messages[i], a.Temporal)
 			}
 		}
-		return nil
 	}
-	b.Queue(acceptPeople, append(append(args, peopleArgs(arrivals, s.now())...), s.fileArgs(arrivals)...)...)
+	audit.queue(b, auditMessagesSQL, messages)
 	return nil
 }
 

@@ -18,6 +18,13 @@ import (
 // creation up to the difference between two machines' clocks, and the primary
 // key is its index. Entries of logs and of the audit are ordered by the
 // database's time.
+//
+// Neither is the order in which rows are committed: one whose transaction began
+// early, or whose process has a slow clock, may come behind a page that was read
+// already, and is then on none of that walk, as everything newer than its begin.
+// The next walk has it. Nobody follows such a list by its newest row: messages,
+// session events and the timeline are numbered under their session's lock, and
+// the log has marks.
 
 // clockSkew is how far the clock of a process may be from the database's before
 // a list that is bounded by time leaves something out.

@@ -265,11 +265,12 @@ func TestTimeline(t *testing.T) {
 	run(t, s, `INSERT INTO approvals (approval_id, session_id, agent_name, tool_call_id, title, digest, state) SELECT 'apr_1', session_id, 'coder', 'call_1', 't', 'd', 'PENDING' FROM sessions`)
 	arrive(t, s, "last")
 	run(t, s, `INSERT INTO attachments (attachment_id, session_id, message_id, direction, kind, file_name, path, state) SELECT 'att_1', session_id, message_id, 'INBOUND', 'IMAGE', 'cat.png', 'in/cat.png', 'OFFERED' FROM messages WHERE seq = 301`)
-	place := func(e view.Entry) view.Place { return view.Place{At: e.At, ID: e.ID} }
-	get := func(limit int) func(view.Place) ([]view.Entry, error) {
-		return func(after view.Place) ([]view.Entry, error) { return s.Timeline(ctx, session, after, limit) }
+	timeline := func(limit int) []view.Entry {
+		t.Helper()
+		entries, _ := timelineFrom(t, s, session, view.Place{}, limit)
+		return entries
 	}
-	all := walk(t, 1000, get(1000), place)
+	all := timeline(1000)
 	if len(all) != 305 {
 		t.Fatalf("%d entries", len(all))
 	}
@@ -288,17 +289,36 @@ func TestTimeline(t *testing.T) {
 		t.Errorf("details are missing: %+v", all[300:])
 	}
 	for _, limit := range []int{1, 7, 299} {
-		if diff := cmp.Diff(all, walk(t, limit, get(limit), place)); diff != "" {
+		if diff := cmp.Diff(all, timeline(limit)); diff != "" {
 			t.Fatalf("pages of %d differ:\n%s", limit, diff)
 		}
 	}
 	// Of another day there is more to pass over than to read.
 	run(t, s, `UPDATE messages SET created_at = created_at - (302 - seq) * interval '1 minute'`, `UPDATE steps SET created_at = created_at - interval '90 seconds'`)
-	if diff := cmp.Diff(walk(t, 1000, get(1000), place), walk(t, 5, get(5), place)); diff != "" {
+	if diff := cmp.Diff(timeline(1000), timeline(5)); diff != "" {
 		t.Error(diff)
 	}
-	if none, err := s.Timeline(ctx, "ses_none", view.Place{}, 5); err != nil || len(none) != 0 {
-		t.Errorf("%v, %v", none, err)
+	if none, next, err := s.Timeline(ctx, "ses_none", view.Place{}, 5); err != nil || len(none) != 0 || next.ID != "" {
+		t.Errorf("%v, %v, %v", none, next, err)
+	}
+	for _, forged := range []string{"x", "1.2.3.4.5", "1.2.3.4.5.6.7", "1.2.3.4.5.x", "1.2.3.4.5.-6", "msg_1", "1.2.3.4.5.99999999999999999999"} {
+		_, _, err := s.Timeline(ctx, session, view.Place{ID: forged}, 5)
+		kindOf(t, err, harness.Invalid)
+	}
+}
+
+// timelineFrom reads a timeline behind a place page by page, to its end.
+func timelineFrom(t *testing.T, s *postgres.Store, session harness.SessionID, after view.Place, limit int) (all []view.Entry, pages int) {
+	t.Helper()
+	for {
+		entries, next, err := s.Timeline(context.Background(), session, after, limit)
+		if err != nil || len(entries) > limit || next.ID != "" && len(entries) < limit {
+			t.Fatalf("%d entries, next %q, %v", len(entries), next.ID, err)
+		}
+		all, pages = append(all, entries...), pages+1
+		if after = next; next.ID == "" {
+			return all, pages
+		}
 	}
 }
 

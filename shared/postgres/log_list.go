@@ -33,7 +33,10 @@ const (
 // ListLogs returns up to limit log entries behind after, newest first, and the
 // place to go on from. That is the zero place at the end of the list: a page may
 // be short, even empty, and not be the last, because one call looks at a bounded
-// number of entries. The ID of a place is the entry's in decimal.
+// number of entries. The ID of a place is the entry's in decimal. An entry that is
+// committed late may come behind a page that was read: who follows the log asks by
+// LogMark. Entries that wait for a partition of their day are in no list until the
+// sweep has made it, which it does two weeks ahead.
 func (s *Store) ListLogs(ctx context.Context, f LogFilter, after view.Place, limit int) ([]view.LogEntry, view.Place, error) {
 	q := &query{}
 	q.equal("agent_name", string(f.Agent))

@@ -23,7 +23,8 @@ func (s *Store) GetMessage(ctx context.Context, id harness.MessageID) (view.Mess
 }
 
 // ListMessages returns up to limit messages of a session behind number afterSeq,
-// oldest first. A session that does not exist has none.
+// oldest first. Numbers are given under the session's lock: what is committed later
+// has a greater one. A session that does not exist has none.
 func (s *Store) ListMessages(ctx context.Context, session harness.SessionID, afterSeq int64, limit int) ([]view.Message, error) {
 	messages, err := list(ctx, s, `SELECT `+messageColumns+` FROM messages m WHERE m.session_id = $1 AND m.seq > $2 ORDER BY m.seq LIMIT $3`,
 		[]any{session, afterSeq, limit}, readMessage)

@@ -58,7 +58,7 @@ func TestAMessageForOneSession(t *testing.T) {
 		var got postgres.Accepted
 		racing.Go(func() { got = send(chat, key+"b", session) })
 		racing.Go(func() {
-			if _, _, err := s.CancelSession(ctx, session, "ann"); err != nil {
+			if _, _, err := s.CancelSession(ctx, session, postgres.Audit{Actor: "ann"}); err != nil {
 				t.Error(err)
 			}
 		})

@@ -103,11 +103,12 @@ func TestManagementAPIDoesItsWork(t *testing.T) {
 	dead(event.Event{ID: "3", Type: event.MessageReply, Payload: event.Payload{Message: "msg_1"}})
 
 	run(t, s, `SET ROLE tuluat_management_api`)
+	ann := postgres.Audit{Actor: "ann", Action: "write"}
 	second := say(t, s, "a", "two", "k2")
 	if again := say(t, s, "a", "two", "k2"); again.Session != second.Session {
 		t.Errorf("%+v", again)
 	}
-	refused, _, err := s.Accept(ctx, harness.ChannelAPI, postgres.Inbound{Arrivals: []postgres.Arrival{{Account: "none", ProviderID: "k3", Chat: "x", Message: harness.Message{Channel: harness.ChannelAPI, Text: "x"}}}}, "")
+	refused, _, err := s.Accept(ctx, harness.ChannelAPI, postgres.Inbound{Audit: ann, Arrivals: []postgres.Arrival{{Account: "none", ProviderID: "k3", Chat: "x", Message: harness.Message{Channel: harness.ChannelAPI, Text: "x"}}}}, "")
 	if err != nil || refused[0].Outcome != postgres.ArrivalUnrouted {
 		t.Error(refused, err)
 	}
@@ -122,7 +123,7 @@ func TestManagementAPIDoesItsWork(t *testing.T) {
 		},
 		"session":  func() error { _, err := s.GetSession(ctx, first); return err },
 		"messages": func() error { _, err := s.ListMessages(ctx, first, 0, 9); return err },
-		"timeline": func() error { _, err := s.Timeline(ctx, first, view.Place{}, 9); return err },
+		"timeline": func() error { _, _, err := s.Timeline(ctx, first, view.Place{}, 9); return err },
 		"events":   func() error { _, err := s.SessionEvents(ctx, first, 0, 9); return err },
 		"calls":    func() error { _, err := s.OpenCalls(ctx, first); return err },
 		"live output": func() error {
@@ -140,31 +141,32 @@ func TestManagementAPIDoesItsWork(t *testing.T) {
 			return err
 		},
 		"command": func() error {
-			_, _, _, err := s.RequestExecution(ctx, postgres.ExecutionRequest{Sandbox: c.Sandbox.ID, Command: "ls", Key: "k"})
+			_, _, _, err := s.RequestExecution(ctx, postgres.ExecutionRequest{Sandbox: c.Sandbox.ID, Command: "ls", Key: "k", Audit: ann})
 			return err
 		},
 		"logs":      func() error { _, _, err := s.ListLogs(ctx, postgres.LogFilter{Text: "x"}, view.Place{}, 9); return err },
+		"mark":      func() error { _, err := s.MarkLogs(ctx, postgres.LogMark{}); return err },
 		"channels":  func() error { _, err := s.ListChannels(ctx, "", 9); return err },
 		"agents":    func() error { _, err := s.AgentRows(ctx); return err },
 		"approvals": func() error { _, err := s.ListApprovals(ctx, postgres.ApprovalFilter{}, view.Place{}, 9); return err },
 		"decision": func() error {
-			_, _, err := s.DecideApproval(ctx, postgres.Decision{ID: "apr_1", State: harness.ApprovalRejected, By: "ann", Via: harness.ChannelAPI})
+			_, _, err := s.DecideApproval(ctx, postgres.Decision{ID: "apr_1", State: harness.ApprovalRejected, By: "ann", Via: harness.ChannelAPI, Audit: ann})
 			return err
 		},
 		"halt": func() error {
-			_, _, err := s.Halt(ctx, "", "ann", "x")
+			_, _, err := s.Halt(ctx, "", ann, "x")
 			if err == nil {
-				_, _, err = s.Resume(ctx, "")
+				_, _, err = s.Resume(ctx, "", ann)
 			}
 			return err
 		},
 		"takeover": func() error {
-			_, err := s.PauseSession(ctx, second.Session, "ann")
+			_, err := s.PauseSession(ctx, second.Session, ann)
 			if err == nil {
-				_, _, _, err = s.Reply(ctx, postgres.PersonReply{Session: second.Session, Text: "x", Author: "ann", Key: "k"})
+				_, _, _, err = s.Reply(ctx, postgres.PersonReply{Session: second.Session, Text: "x", Author: "ann", Key: "k", Audit: ann})
 			}
 			if err == nil {
-				_, _, err = s.UnpauseSession(ctx, second.Session, "ann")
+				_, _, err = s.UnpauseSession(ctx, second.Session, ann)
 			}
 			return err
 		},
@@ -172,29 +174,36 @@ func TestManagementAPIDoesItsWork(t *testing.T) {
 			_, err := s.ListDeadLetters(ctx, postgres.DeadLetterFilter{}, view.Place{}, 9)
 			return err
 		},
-		"replay 1": func() error { _, _, err := s.ReplayDeadLetter(ctx, 1, "ann"); return err },
-		"replay 2": func() error { _, _, err := s.ReplayDeadLetter(ctx, 2, "ann"); return err },
-		"replay 3": func() error { _, _, err := s.ReplayDeadLetter(ctx, 3, "ann"); return err },
-		"audit":    func() error { return s.RecordAudit(ctx, view.AuditEntry{Actor: "ann"}) },
-		"audits":   func() error { _, err := s.ListAudit(ctx, postgres.AuditFilter{}, view.Place{}, 9); return err },
+		"replay 1": func() error { _, _, err := s.ReplayDeadLetter(ctx, 1, ann); return err },
+		"replay 2": func() error { _, _, err := s.ReplayDeadLetter(ctx, 2, ann); return err },
+		"replay 3": func() error { _, _, err := s.ReplayDeadLetter(ctx, 3, ann); return err },
+		"audit": func() error {
+			w, err := s.BeginWrite(ctx, postgres.Write{Audit: ann, Key: "k", Outcome: view.AuditDone})
+			if err == nil {
+				_, err = s.WriteOf(ctx, "k")
+			}
+			w.Outcome = view.AuditDone
+			return errors.Join(err, s.EndWrite(ctx, w))
+		},
+		"audits": func() error { _, err := s.ListAudit(ctx, postgres.AuditFilter{}, view.Place{}, 9); return err },
 	} {
 		if err := do(); err != nil {
 			t.Errorf("%s: %v", what, err)
 		}
 	}
-	if _, err := s.DiscardDeadLetter(ctx, 3, "ann"); err != nil {
+	if _, err := s.DiscardDeadLetter(ctx, 3, ann); err != nil {
 		t.Error(err)
 	}
-	if _, _, err := s.TerminateSandbox(ctx, c.Sandbox.ID, "ann"); err != nil {
+	if _, _, err := s.TerminateSandbox(ctx, c.Sandbox.ID, ann); err != nil {
 		t.Error(err)
 	}
 	for _, id := range []harness.SessionID{first, second.Session} {
-		if _, _, err := s.CancelSession(ctx, id, "ann"); err != nil {
+		if _, _, err := s.CancelSession(ctx, id, ann); err != nil {
 			t.Error(err)
 		}
 	}
 	for _, sql := range []string{
-		`SELECT nonce FROM executions`, `SELECT e::text FROM executions e`, `UPDATE audit_log SET actor = 'x'`, `DELETE FROM audit_log`, `UPDATE executions SET command = 'x'`,
+		`SELECT nonce FROM executions`, `SELECT e::text FROM executions e`, `UPDATE audit_log SET actor = 'x'`, `UPDATE audit_log SET outcome = 'UNKNOWN'`, `DELETE FROM audit_log`, `UPDATE executions SET command = 'x'`,
 		`UPDATE messages SET text = 'x'`, `INSERT INTO approvals SELECT * FROM approvals`, `UPDATE approvals SET title = 'x'`, `DELETE FROM approval_grants`, `UPDATE approval_votes SET decided_by = 'x'`, `SELECT * FROM agent_revisions`, `SELECT * FROM pairings`, `DELETE FROM sessions`,
 		`UPDATE channel_routes SET open_to_all = true`, `UPDATE replies SET text = 'x'`, `INSERT INTO sandboxes SELECT * FROM sandboxes`,
 	} {

@@ -27,7 +27,8 @@ func readSandboxView(row pgx.CollectableRow) (view.Sandbox, error) {
 	return v, err
 }
 
-// ListSandboxes returns up to limit sandboxes behind after, newest first.
+// ListSandboxes returns up to limit sandboxes behind after, newest first. One that
+// is committed late may come behind a page that was read: the next walk has it.
 func (s *Store) ListSandboxes(ctx context.Context, f SandboxFilter, after view.Place, limit int) ([]view.Sandbox, error) {
 	q := &query{}
 	q.behind("b.sandbox_id", after)
@@ -59,11 +60,36 @@ func (s *Store) GetSandbox(ctx context.Context, id harness.SandboxID) (view.Sand
 	return one(ctx, s, "sandbox", sandboxSQL, []any{id}, readSandboxView)
 }
 
+// terminateSQL ends sandbox $1, whose agent is locked, for $3: it begins to end,
+// what waits for it by the API does not start, and what runs in it is to be ended.
+// One that is ending already may still have such commands.
+var terminateSQL = `
+WITH was AS (
+    SELECT sandbox_id AS id, agent_name AS agent, session_id AS session, spec_digest AS spec, state AS was_state, reason AS was_reason
+    FROM sandboxes WHERE sandbox_id = $1 AND state <> 'GONE'
+), begun AS (
+    UPDATE sandboxes SET state = 'TERMINATING', reason = '` + SandboxOperator + `', updated_at = now()
+    FROM was WHERE sandbox_id = id AND state IN ('CREATING', 'READY')
+    RETURNING state, reason, log_entry(agent, session, '', 'WARN', 'sandbox ' || id || ' is ended by ' || $3::text, '')
+), dropped AS (
+    UPDATE executions e SET state = 'CANCELLED', reason = 'the sandbox was ended by ' || $3::text, due_at = NULL, ended_at = now()
+    FROM was WHERE e.session_id = session AND e.spec_digest = was.spec AND e.cause = 'API' AND e.state = 'PENDING' RETURNING e.execution_id
+), ` + cancelRunning(`e.sandbox_id = (SELECT id FROM was)`) + `, changed AS (
+    SELECT was.*, COALESCE(b.state, was_state) AS state, COALESCE(b.reason, was_reason) AS reason, ended.executions
+    FROM was LEFT JOIN begun b ON true, (SELECT jsonb_agg(execution_id ORDER BY execution_id) AS executions
+        FROM (SELECT execution_id FROM dropped UNION ALL SELECT execution_id FROM marked) e) ended
+    WHERE b.state IS NOT NULL OR ended.executions IS NOT NULL
+), audited AS (
+    ` + auditSQL(4, `changed`, `id`, `jsonb_build_object('agent', agent, 'session', session, 'state', was_state, 'reason', was_reason)`,
+	`jsonb_strip_nulls(jsonb_build_object('agent', agent, 'session', session, 'state', state, 'reason', reason, 'executions', executions))`) + `
+)` + cancelledSQL
+
 // TerminateSandbox says that by wants the sandbox ended: it takes no more
 // commands, the one that runs in it is to be cancelled, those that somebody
-// asked for by the API and that wait for it are, and the sweep removes it. It returns the sandbox and the events to publish. To say so again has no
-// effect. harness.Conflict, with the sandbox: it is GONE.
-func (s *Store) TerminateSandbox(ctx context.Context, id harness.SandboxID, by string) (view.Sandbox, []event.Event, error) {
+// asked for by the API and that wait for it are, and the sweep removes it. It
+// returns the sandbox and the events to publish. To say so again has no effect.
+// harness.Conflict, with the sandbox: it is GONE.
+func (s *Store) TerminateSandbox(ctx context.Context, id harness.SandboxID, by Audit) (view.Sandbox, []event.Event, error) {
 	sandbox, err := s.GetSandbox(ctx, id)
 	if err != nil {
 		return sandbox, nil, err
@@ -71,15 +97,7 @@ func (s *Store) TerminateSandbox(ctx context.Context, id harness.SandboxID, by s
 	var events []event.Event
 	b := &pgx.Batch{}
 	b.Queue(lockAgentSQL, sandbox.Agent)
-	b.Queue(`WITH begun AS (
-			UPDATE sandboxes SET state = 'TERMINATING', reason = '`+SandboxOperator+`', updated_at = now()
-			WHERE sandbox_id = $1 AND state IN ('CREATING', 'READY') RETURNING agent_name, session_id
-		) SELECT log_entry(agent_name, session_id, '', 'WARN', 'sandbox ' || $1::text || ' is ended by ' || $2::text, '') FROM begun`, id, harness.CleanText(by))
-	b.Queue(`UPDATE executions e SET state = 'CANCELLED', reason = 'the sandbox was ended by ' || $2::text, due_at = NULL, ended_at = now()
-		FROM sandboxes b WHERE b.sandbox_id = $1 AND b.state <> 'GONE' AND e.session_id = b.session_id AND e.spec_digest = b.spec_digest
-		  AND e.cause = 'API' AND e.state = 'PENDING'`, id, harness.CleanText(by))
-	b.Queue(cancelRunningSQL("e.sandbox_id = $1 AND EXISTS (SELECT 1 FROM sandboxes b WHERE b.sandbox_id = $1 AND b.state <> 'GONE')"), id, event.ExecutionRequested).
-		Query(collectCancelled(&events))
+	b.Queue(terminateSQL, append([]any{id, event.ExecutionRequested, harness.CleanText(by.Actor)}, by.args()...)...).Query(collectCancelled(&events))
 	wake(b, sandbox.Agent, &events)
 	b.Queue(sandboxSQL, id).Query(into(&sandbox, readSandboxView))
 	if err := s.batch(ctx, b, nil); err != nil {

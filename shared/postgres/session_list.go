@@ -51,7 +51,8 @@ func readSession(row pgx.CollectableRow) (view.Session, error) {
 	return v, nil
 }
 
-// ListSessions returns up to limit sessions behind after, newest first.
+// ListSessions returns up to limit sessions behind after, newest first. One that
+// is committed late may come behind a page that was read: the next walk has it.
 func (s *Store) ListSessions(ctx context.Context, f SessionFilter, after view.Place, limit int) ([]view.Session, error) {
 	q := &query{}
 	q.behind("s.session_id", after)

@@ -110,7 +110,7 @@ func TestTheEndOfAnApprovalPlansASignal(t *testing.T) {
 		t.Errorf("the second decision: %v", err)
 	}
 	run(t, s, `UPDATE approvals SET state = 'EXPIRED', decided_at = now() WHERE approval_id = 'apr_3' RETURNING plan_signal(approval_id)`, `SELECT plan_signal('apr_3')`)
-	if _, _, err := s.CancelSession(ctx, session, "ann"); err != nil {
+	if _, _, err := s.CancelSession(ctx, session, postgres.Audit{Actor: "ann"}); err != nil {
 		t.Fatal(err)
 	}
 	want := "sig_1 apr_1 orders w  PENDING|sig_2 apr_2 orders w  PENDING|sig_3 apr_3 orders w  PENDING|sig_4 apr_4 orders w  PENDING"

@@ -109,7 +109,8 @@ func readStreamEvent(row pgx.CollectableRow) (StreamEvent, error) {
 }
 
 // SessionEvents returns up to limit events of one session behind number
-// afterSeq, in order.
+// afterSeq, in order. Numbers are given under the session's lock: what is committed
+// later has a greater one.
 func (s *Store) SessionEvents(ctx context.Context, session harness.SessionID, afterSeq int64, limit int) ([]StreamEvent, error) {
 	return list(ctx, s, `WITH told AS (
 			SELECT session_id, seq, kind, ref, created_at FROM session_events WHERE session_id = $1 AND seq > $2 ORDER BY seq LIMIT $3)

@@ -19,13 +19,27 @@ UPDATE sessions SET paused_at = now(), paused_by = $2, due_at = CASE WHEN lease_
 WHERE session_id = $1 AND state NOT IN ('COMPLETED', 'CANCELLED') AND paused_at IS NULL
 RETURNING log_entry(agent_name, session_id, '', 'WARN', 'session taken over by ' || $2::text, '')`
 
+// takeoverAudit is what the audit has of a session.
+const takeoverAudit = `jsonb_build_object('agent', agent_name, 'state', state, 'pausedBy', `
+
+// auditPauseSQL stores that session $1, which is locked, is about to be taken over
+// by $2; auditUnpauseSQL that it is about to be handed back.
+var (
+	auditPauseSQL = auditSQL(3, `sessions`, `session_id`, takeoverAudit+`'')`, takeoverAudit+`$2::text)`) +
+		` AND session_id = $1 AND state NOT IN ('COMPLETED', 'CANCELLED') AND paused_at IS NULL`
+	auditUnpauseSQL = auditSQL(2, `sessions`, `session_id`, takeoverAudit+`paused_by)`, takeoverAudit+`'')`) +
+		` AND session_id = $1 AND state NOT IN ('COMPLETED', 'CANCELLED') AND paused_at IS NOT NULL`
+)
+
 // PauseSession takes a session over for by: its agent keeps out of it, and
 // messages wait, until UnpauseSession. A command that runs goes on. A session
 // that is taken over ends as others do: by idling, or by being cancelled.
 // harness.Conflict, with the session: it has ended, or somebody has it already.
-func (s *Store) PauseSession(ctx context.Context, id harness.SessionID, by string) (view.Session, error) {
+func (s *Store) PauseSession(ctx context.Context, id harness.SessionID, by Audit) (view.Session, error) {
 	return s.takeover(ctx, id, func(b *pgx.Batch, done func()) {
-		b.Queue(pauseSQL, id, harness.CleanText(by)).Query(each(func(pgx.CollectableRow) error { done(); return nil }))
+		actor := harness.CleanText(by.Actor)
+		by.queue(b, auditPauseSQL, id, actor)
+		b.Queue(pauseSQL, id, actor).Query(each(func(pgx.CollectableRow) error { done(); return nil }))
 	}, func(v view.Session) error {
 		return harness.Errorf(harness.Conflict, "the session is taken over already, by %s", v.PausedBy)
 	})
@@ -50,10 +64,11 @@ SELECT agent_name, traceparent, lease_token, due, log_entry(agent_name, session_
 // UnpauseSession hands a session back to its agent, which goes on with what waits,
 // and returns it with the events to publish. harness.Conflict, with the session:
 // it has ended, or nobody has taken it over.
-func (s *Store) UnpauseSession(ctx context.Context, id harness.SessionID, by string) (view.Session, []event.Event, error) {
+func (s *Store) UnpauseSession(ctx context.Context, id harness.SessionID, by Audit) (view.Session, []event.Event, error) {
 	var events []event.Event
 	v, err := s.takeover(ctx, id, func(b *pgx.Batch, done func()) {
-		b.Queue(unpauseSQL, id, harness.CleanText(by), event.SessionDue).Query(each(func(row pgx.CollectableRow) error {
+		by.queue(b, auditUnpauseSQL, id)
+		b.Queue(unpauseSQL, id, harness.CleanText(by.Actor), event.SessionDue).Query(each(func(row pgx.CollectableRow) error {
 			var agent harness.AgentName
 			var traceparent string
 			var token int64
@@ -80,6 +95,7 @@ func (s *Store) takeover(ctx context.Context, id harness.SessionID, queue func(b
 	var v view.Session
 	did := false
 	b := &pgx.Batch{}
+	b.Queue(lockSessionSQL, id)
 	queue(b, func() { did = true })
 	b.Queue(sessionSQL, id).Query(into(&v, readSession))
 	err := s.batch(ctx, b, nil)
@@ -101,6 +117,7 @@ type PersonReply struct {
 	Text    string
 	Author  string // who
 	Key     string // names the request, unique over all callers: the same again is the same reply
+	Audit   Audit
 }
 
 // personReplySQL answers what waits in session $1, which is taken over and locked,
@@ -179,6 +196,7 @@ func (s *Store) Reply(ctx context.Context, r PersonReply) (view.Message, bool, [
 			}
 			return err
 		}))
+	r.Audit.queue(b, auditMessagesSQL, []string{string(id)})
 	b.Queue(`SELECT e.* FROM cancel_approvals(ARRAY(SELECT a.approval_id FROM messages m JOIN approvals a USING (session_id) WHERE m.message_id = $1 AND a.state = 'PENDING'), $2, 'a person answered instead') e`, id, author).
 		Query(collectAnnounced(&events))
 	b.Queue(cancelRunningSQL(`e.cause = 'TOOL_CALL' AND e.session_id = (SELECT m.session_id FROM messages m WHERE m.message_id = $1)`), id, event.ExecutionRequested).

@@ -16,7 +16,7 @@ import (
 
 func pause(t *testing.T, s *postgres.Store, session harness.SessionID) {
 	t.Helper()
-	v, err := s.PauseSession(context.Background(), session, "ann")
+	v, err := s.PauseSession(context.Background(), session, postgres.Audit{Actor: "ann"})
 	if err != nil || v.PausedAt == nil || v.PausedBy != "ann" {
 		t.Fatalf("pause: %+v, %v", v, err)
 	}
@@ -24,7 +24,7 @@ func pause(t *testing.T, s *postgres.Store, session harness.SessionID) {
 
 func unpause(t *testing.T, s *postgres.Store, session harness.SessionID) []event.Event {
 	t.Helper()
-	v, events, err := s.UnpauseSession(context.Background(), session, "ann")
+	v, events, err := s.UnpauseSession(context.Background(), session, postgres.Audit{Actor: "ann"})
 	if err != nil || v.PausedAt != nil || v.PausedBy != "" {
 		t.Fatalf("unpause: %+v, %v", v, err)
 	}
@@ -54,7 +54,7 @@ func TestATakeover(t *testing.T) {
 	if events, err := s.HoldSession(ctx, session, "stopped"); err != nil || len(events) > 0 {
 		t.Errorf("the chat is told: %v, %v", events, err)
 	}
-	_, err = s.PauseSession(ctx, session, "ben")
+	_, err = s.PauseSession(ctx, session, postgres.Audit{Actor: "ben"})
 	kindOf(t, err, harness.Conflict)
 	reply := postgres.PersonReply{Session: session, Text: "Ann here.", Author: "ann", Key: "k1"}
 	message, fresh, events, err := s.Reply(ctx, reply)
@@ -95,7 +95,7 @@ func TestATakeover(t *testing.T) {
 	if events := unpause(t, s, session); !slices.Equal(types(events), []event.Type{event.SessionDue}) {
 		t.Errorf("handed back: %v", events)
 	}
-	_, _, err = s.UnpauseSession(ctx, session, "ann")
+	_, _, err = s.UnpauseSession(ctx, session, postgres.Audit{Actor: "ann"})
 	kindOf(t, err, harness.Conflict)
 	_, _, _, err = s.Reply(ctx, postgres.PersonReply{Session: session, Text: "x", Author: "ann", Key: "k3"})
 	kindOf(t, err, harness.Conflict)
@@ -118,7 +118,7 @@ func TestATakeover(t *testing.T) {
 			t.Errorf("an open call: %+v", call)
 		}
 	}
-	entries, err := s.Timeline(ctx, session, view.Place{}, 50)
+	entries, _, err := s.Timeline(ctx, session, view.Place{}, 50)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -160,7 +160,7 @@ func TestATakeoverEnds(t *testing.T) {
 	if n, err := s.CompleteIdle(ctx, 10); err != nil || n > 0 {
 		t.Errorf("%d idle, %v", n, err)
 	}
-	if _, _, err := s.CancelSession(ctx, cancelled, "ben"); err != nil {
+	if _, _, err := s.CancelSession(ctx, cancelled, postgres.Audit{Actor: "ben"}); err != nil {
 		t.Fatal(err)
 	}
 	idle := arrive(t, s, "b")[0].Session
@@ -180,16 +180,16 @@ func TestATakeoverEnds(t *testing.T) {
 		t.Errorf("%d idle, %v", n, err)
 	}
 	for _, id := range []harness.SessionID{cancelled, idle} {
-		_, err := s.PauseSession(ctx, id, "ann")
+		_, err := s.PauseSession(ctx, id, postgres.Audit{Actor: "ann"})
 		kindOf(t, err, harness.Conflict)
-		_, _, err = s.UnpauseSession(ctx, id, "ann")
+		_, _, err = s.UnpauseSession(ctx, id, postgres.Audit{Actor: "ann"})
 		kindOf(t, err, harness.Conflict)
 		_, _, _, err = s.Reply(ctx, postgres.PersonReply{Session: id, Text: "x", Author: "ann", Key: "k2"})
 		kindOf(t, err, harness.Conflict)
 	}
-	_, err := s.PauseSession(ctx, "ses_none", "ann")
+	_, err := s.PauseSession(ctx, "ses_none", postgres.Audit{Actor: "ann"})
 	kindOf(t, err, harness.NotFound)
-	_, _, err = s.UnpauseSession(ctx, "ses_none", "ann")
+	_, _, err = s.UnpauseSession(ctx, "ses_none", postgres.Audit{Actor: "ann"})
 	kindOf(t, err, harness.NotFound)
 	_, _, _, err = s.Reply(ctx, postgres.PersonReply{Session: "ses_none", Text: "x", Author: "ann", Key: "k3"})
 	kindOf(t, err, harness.NotFound)

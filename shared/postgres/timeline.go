@@ -2,6 +2,8 @@ package postgres
 
 import (
 	"context"
+	"fmt"
+	"strconv"
 	"strings"
 
 	"github.com/jackc/pgx/v5"
@@ -10,84 +12,107 @@ import (
 	"tuluat.ai/harness/shared/harness/view"
 )
 
-// near is how much the order of a session's rows by number may differ from that
-// by time: two transactions that begin one after the other may be given numbers
-// the other way round. A statement ends within 15 seconds.
-const (
-	nearRows = "200"
-	nearTime = "interval '1 minute'"
-)
-
-// beforeSQL searches rows of table, numbered within session $1 up to the
-// session's last, for the greatest number of which all up to it are older than
-// $2 by more than nearTime.
-func beforeSQL(name, table, last string) string {
-	return name + ` (low, high) AS (
-    SELECT 0::bigint, ` + last + ` FROM sessions WHERE session_id = $1
-    UNION ALL
-    SELECT CASE WHEN p.older THEN p.middle ELSE low END, CASE WHEN p.older THEN high ELSE p.middle - 1 END
-    FROM ` + name + `, LATERAL (
-        SELECT (low + high + 1) / 2 AS middle, COALESCE((SELECT r.created_at < $2::timestamptz - ` + nearTime + ` FROM ` + table + ` r
-            WHERE r.session_id = $1 AND r.seq >= (low + high + 1) / 2 ORDER BY r.seq LIMIT 1), false) AS older) p
-    WHERE low < high
-)`
-}
-
-// timelineSQL finds the entries of session $1 behind entry $4, of time $2 and
-// place $3, oldest first, at most $5; $6 and $7 are ids of executions and
-// approvals that are surely older. In one moment, a visit is before what it asked
-// for, a message before a step, that before what it asked for, and rows are in the order of their numbers.
-var timelineSQL = `
-WITH RECURSIVE ` + beforeSQL("message", "messages", "message_seq") + `, ` + beforeSQL("step", "steps", "step_seq") + `, begin AS (
-    SELECT CASE $3::int
-        WHEN 1 THEN (SELECT seq FROM messages WHERE message_id = $4)
-        WHEN 2 THEN (SELECT seq FROM steps WHERE step_id = $4)
-        WHEN 3 THEN (SELECT ` + callNumber + ` FROM tool_calls t JOIN steps s USING (step_id) WHERE t.tool_call_id = $4) END AS n,
-        (SELECT max(low) FROM message) AS message, (SELECT max(low) FROM step) AS step
-)
-SELECT at, kind, id FROM (
-    (SELECT m.created_at, 1, 'MESSAGE', m.seq, m.message_id FROM begin, messages m
-        WHERE m.session_id = $1 AND m.seq > begin.message AND (m.created_at, 1, m.seq) > ($2::timestamptz, $3::int, COALESCE(begin.n, 0)) ORDER BY m.seq LIMIT $5 + ` + nearRows + `)
-    UNION ALL
-    (SELECT s.created_at, 2, 'STEP', s.seq, s.step_id FROM begin, steps s
-        WHERE s.session_id = $1 AND s.seq > begin.step AND (s.created_at, 2, s.seq) > ($2, $3, COALESCE(begin.n, 0)) ORDER BY s.seq LIMIT $5 + ` + nearRows + `)
-    UNION ALL
-    (SELECT t.created_at, 3, 'TOOL_CALL', ` + callNumber + `, t.tool_call_id FROM begin, steps s JOIN tool_calls t USING (step_id)
-        WHERE s.session_id = $1 AND s.seq > begin.step AND (t.created_at, 3, ` + callNumber + `) > ($2, $3, COALESCE(begin.n, 0)) ORDER BY s.seq, t.seq LIMIT $5 + ` + nearRows + `)
-    UNION ALL
-    (SELECT e.created_at, 4, 'EXECUTION', 0, e.execution_id FROM executions e
-        WHERE e.session_id = $1 AND e.execution_id > $6 AND (e.created_at, 4, e.execution_id) > ($2, $3, $4::text) ORDER BY e.execution_id LIMIT $5 + ` + nearRows + `)
-    UNION ALL
-    (SELECT a.created_at, 5, 'APPROVAL', 0, a.approval_id FROM approvals a
-        WHERE a.session_id = $1 AND a.approval_id > $7 AND (a.created_at, 5, a.approval_id) > ($2, $3, $4) ORDER BY a.approval_id LIMIT $5 + ` + nearRows + `)
-    UNION ALL
-    (SELECT v.created_at, 0, 'VISIT', v.seq, v.visit_id FROM node_visits v
-        WHERE v.session_id = $1 AND (v.created_at, 0, v.seq) > ($2, $3, COALESCE((SELECT n.seq FROM node_visits n WHERE n.visit_id = $4), 0)) ORDER BY v.seq LIMIT $5 + ` + nearRows + `)
-) entry (at, place, kind, n, id) ORDER BY at, place, n, id LIMIT $5`
+// timelineSQL finds up to $8 entries of session $1 of each kind behind its number:
+// $2 of visits, $3 of messages, $4 of steps, $5 of tool calls, $6 of executions and
+// $7 of approvals. All are numbered under the session's lock, so that what is
+// committed later has a greater number; its time, that of its transaction's begin,
+// may be older.
+const timelineSQL = `
+(SELECT 0, v.seq::bigint, v.created_at, 'VISIT', v.visit_id FROM node_visits v WHERE v.session_id = $1 AND v.seq > $2::bigint ORDER BY v.seq LIMIT $8)
+UNION ALL
+(SELECT 1, m.seq, m.created_at, 'MESSAGE', m.message_id FROM messages m WHERE m.session_id = $1 AND m.seq > $3 ORDER BY m.seq LIMIT $8)
+UNION ALL
+(SELECT 2, s.seq, s.created_at, 'STEP', s.step_id FROM steps s WHERE s.session_id = $1 AND s.seq > $4 ORDER BY s.seq LIMIT $8)
+UNION ALL
+(SELECT 3, ` + callNumber + `, t.created_at, 'TOOL_CALL', t.tool_call_id FROM steps s JOIN tool_calls t USING (step_id)
+    WHERE s.session_id = $1 AND s.seq >= $5 / 1000000 AND ` + callNumber + ` > $5 ORDER BY s.seq, t.seq LIMIT $8)
+UNION ALL
+(SELECT 4, e.seq, e.created_at, 'EXECUTION', e.execution_id FROM executions e WHERE e.session_id = $1 AND e.seq > $6 ORDER BY e.seq LIMIT $8)
+UNION ALL
+(SELECT 5, a.seq, a.created_at, 'APPROVAL', a.approval_id FROM approvals a WHERE a.session_id = $1 AND a.seq > $7 ORDER BY a.seq LIMIT $8)
+ORDER BY 1, 2`
 
 // callNumber puts the calls of a session, of steps s and calls t, in one order.
 const callNumber = `s.seq * 1000000 + t.seq`
 
-// entryPlaces are those of timelineSQL, by the prefix of the ids.
-var entryPlaces = map[string]int{"msg": 1, "stp": 2, "call": 3, "exe": 4, "apr": 5}
+// progress is how far a timeline was read: the last number of each kind, in the
+// order of timelineSQL.
+type progress [6]int64
 
-// Timeline returns up to limit entries of what happened in a session behind
-// after, oldest first.
-func (s *Store) Timeline(ctx context.Context, session harness.SessionID, after view.Place, limit int) ([]view.Entry, error) {
-	prefix, _, _ := strings.Cut(after.ID, "_")
-	args := []any{session, after.At, entryPlaces[prefix], after.ID, limit, harness.IDFloor("exe", after.At.Add(-clockSkew)), harness.IDFloor("apr", after.At.Add(-clockSkew))}
-	entries, err := list(ctx, s, timelineSQL, args, func(row pgx.CollectableRow) (view.Entry, error) {
-		var e view.Entry
-		return e, row.Scan(&e.At, &e.Kind, &e.ID)
-	})
-	if err != nil || len(entries) == 0 {
-		return entries, err
+// read returns the progress that a place says.
+func (p *progress) read(place view.Place) error {
+	if place.ID == "" {
+		return nil
 	}
-	return entries, s.tell(ctx, entries)
+	numbers := strings.Split(place.ID, ".")
+	for i := range p {
+		var err error
+		if len(numbers) == len(p) {
+			p[i], err = strconv.ParseInt(numbers[i], 10, 64)
+		}
+		if err != nil || len(numbers) != len(p) || p[i] < 0 {
+			return harness.Errorf(harness.Invalid, "the place is none of a timeline")
+		}
+	}
+	return nil
+}
+
+func (p *progress) place() view.Place {
+	return view.Place{ID: strings.Trim(strings.ReplaceAll(fmt.Sprint(*p), " ", "."), "[]")}
+}
+
+// Timeline returns up to limit entries of what happened in a session behind after,
+// and the place to go on from, which is the zero place at the end. Entries are in
+// the order of their times; of one moment, a visit is before what it asked for, and
+// a message before a step and that before what it asked for. Every entry is on one page: one that is committed late
+// is on a later page, behind entries of its time. harness.Invalid: after is no
+// place of a timeline.
+func (s *Store) Timeline(ctx context.Context, session harness.SessionID, after view.Place, limit int) ([]view.Entry, view.Place, error) {
+	var at progress
+	if err := at.read(after); err != nil {
+		return nil, view.Place{}, err
+	}
+	type numbered struct {
+		view.Entry
+		n int64
+	}
+	var behind [len(at)][]numbered
+	_, err := list(ctx, s, timelineSQL, []any{session, at[0], at[1], at[2], at[3], at[4], at[5], limit + 1}, func(row pgx.CollectableRow) (struct{}, error) {
+		var kind int
+		var e numbered
+		err := row.Scan(&kind, &e.n, &e.At, &e.Kind, &e.ID)
+		if err == nil {
+			behind[kind] = append(behind[kind], e)
+		}
+		return struct{}{}, err
+	})
+	if err != nil {
+		return nil, view.Place{}, err
+	}
+	var entries []view.Entry
+	for {
+		first := -1
+		for kind, rest := range behind {
+			if len(rest) > 0 && (first < 0 || rest[0].At.Before(behind[first][0].At)) {
+				first = kind
+			}
+		}
+		if first < 0 {
+			return entries, view.Place{}, s.tell(ctx, entries)
+		}
+		if len(entries) == limit {
+			return entries, at.place(), s.tell(ctx, entries)
+		}
+		next := behind[first][0]
+		entries, at[first], behind[first] = append(entries, next.Entry), next.n, behind[first][1:]
+	}
 }
 
 // tell fills in what each entry is about.
 func (s *Store) tell(ctx context.Context, entries []view.Entry) error {
+	if len(entries) == 0 {
+		return nil
+	}
 	ids := map[view.EntryKind][]string{}
 	at := map[string]*view.Entry{}
 	for i := range entries {

@@ -22,26 +22,36 @@ type NewRun struct {
 	Input       json.RawMessage   // an object
 	Started     harness.Started
 	TraceParent string
+	Audit       Audit // by the API
 }
 
 // startRunSQL starts run $1 unless its workflow has a start of the same key. It
 // belongs to agent $2, or, where there is none, to that of its origin: whoever
 // started it is told.
-const startRunSQL = `
+const startRunSQL = startRunParts + startedRun
+
+const startRunParts = `
 WITH made AS (
     INSERT INTO sessions (session_id, agent_name, channel, account, chat, state, due_at, traceparent, workflow_name, workflow_revision, origin_session, input, started)
     SELECT $1, a.agent_name, 'API', $3, $1, 'PENDING', now(), $4, $3, $5, NULLIF($6, ''), $7, $8
     FROM (SELECT COALESCE((SELECT agent_name FROM agents WHERE agent_name = $2), (SELECT agent_name FROM sessions WHERE session_id = NULLIF($6, ''))) AS agent_name) a
     WHERE a.agent_name IS NOT NULL AND NOT EXISTS (SELECT 1 FROM workflow_starts WHERE workflow_name = $3 AND start_key = $9)
-    RETURNING session_id, agent_name
+    RETURNING session_id, agent_name, workflow_name
 ), noted AS (
     INSERT INTO workflow_starts (workflow_name, start_key, session_id) SELECT $3, $9, session_id FROM made RETURNING session_id
 ), told AS (
     INSERT INTO outbox (event_id, event_type, subject, session_id, agent_name, payload, traceparent, due_at)
     SELECT 'session.due:' || session_id || ':started', $10, session_id, session_id, agent_name, jsonb_build_object('session', session_id), $4, now() + interval '` + announceAgain + `'
     FROM made ON CONFLICT (event_id) DO NOTHING
-)
+)`
+
+const startedRun = `
 SELECT count(*) FROM noted`
+
+// startRunAudited is startRunSQL for the management API: others may keep no audit.
+var startRunAudited = startRunParts + `, audited AS (
+    ` + auditSQL(11, `made`, `session_id`, `NULL::jsonb`, `jsonb_build_object('session', session_id, 'agent', agent_name, 'workflow', workflow_name)`) + `
+)` + startedRun
 
 func (r NewRun) args() []any {
 	input := r.Input
@@ -62,7 +72,11 @@ func (r NewRun) wake() announcement {
 // exist.
 func (s *Store) StartRun(ctx context.Context, r NewRun) (id harness.SessionID, started bool, events []event.Event, err error) {
 	var n int
-	err = s.pool.QueryRow(ctx, startRunSQL, r.args()...).Scan(&n)
+	start, args := startRunSQL, r.args()
+	if r.Audit.Action != "" {
+		start, args = startRunAudited, append(args, r.Audit.args()...)
+	}
+	err = s.pool.QueryRow(ctx, start, args...).Scan(&n)
 	if err = translate(err); err != nil && harness.KindOf(err) != harness.Conflict { // Conflict: somebody starts it at this moment
 		return "", false, nil, err
 	}

@@ -4,7 +4,6 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
-	"slices"
 	"strings"
 	"syscall"
 	"testing"
@@ -13,6 +12,7 @@ import (
 	"tuluat.ai/harness/shared/api/v1alpha1"
 	"tuluat.ai/harness/shared/harness"
 	"tuluat.ai/harness/shared/resource"
+	"tuluat.ai/harness/shared/resource/resourcetest"
 )
 
 // cpu is the time that this process has computed: the machine may be busy.
@@ -88,43 +88,35 @@ func TestHostileFiles(t *testing.T) {
 	}
 }
 
-// In an emergency a block is switched off whatever else is wrong with the text.
+// In an emergency a block is switched off whatever else is wrong.
 func TestSwitchingOffMindsNoOldProblem(t *testing.T) {
-	off, on := []byte(`{"spec":{"harness":{"enabled":false}}}`), []byte(`{"spec":{"harness":{"enabled":true}}}`)
 	cluster, server := newCluster(t)
-	server.Put("aiagents", "a", `{"future": 1, "harness": {"type": "CODE", "sandbox": {"imageRef": "gone"}}}`)
+	resourcetest.SwitchingOff(t, cluster, func(name, spec string) { server.Put("aiagents", name, spec) })
+	f := folder(t, nil)
+	resourcetest.SwitchingOff(t, f, func(name, spec string) {
+		if err := os.WriteFile(filepath.Join(f.Path, name+".yaml"), []byte(head+"metadata: {name: "+name+"}\nspec: "+spec+"\n"), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	})
+}
+
+// Nor whatever is wrong with a file: the rest of it stays as it is.
+func TestSwitchingOffInAWrongFile(t *testing.T) {
+	off := []byte(`{"spec":{"harness":{"enabled":false}}}`)
 	const text = head + "metadata: {name: a}\nspec:\n  future: 1 # wrong\n  future: 2\n  harness:\n    type: CODE\n    sandbox: {imageRef: gone}\n"
 	f := folder(t, nil)
 	path := filepath.Join(f.Path, "a.yaml")
-	if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
-		t.Fatal(err)
-	}
-	for name, store := range map[string]resource.Store{"folder": f, "cluster": cluster} {
-		for _, patch := range [][]byte{
-			on, []byte(`{"spec":{"harness":{"enabled":false,"maxSandboxes":1}}}`), []byte(`{"spec":{"harness":{"enabled":false},"description":"d"}}`),
-			[]byte(`{"metadata":{"labels":{"a":"b"}},"spec":{"harness":{"enabled":false}}}`), []byte(`{"spec":{}}`), []byte(`{}`),
-		} {
-			if _, err := store.Patch(t.Context(), agents, "a", "", patch, false); !slices.Contains(problems(err), "spec.future") {
-				t.Errorf("%s, %s: %v", name, patch, err)
-			}
+	// Of more problems than are told nobody knows which are new.
+	for _, more := range []string{"", strings.Repeat("    x: 1\n", v1alpha1.MaxProblems+10)} {
+		if err := os.WriteFile(path, []byte(text+more), 0o600); err != nil {
+			t.Fatal(err)
 		}
-		if _, err := store.Patch(t.Context(), agents, "a", "", []byte(`{"spec":{"other":{"enabled":false}}}`), false); !slices.Equal(problems(err), []string{"spec.other"}) {
-			t.Errorf("%s, what is new: %v", name, err)
+		if r, err := f.Patch(t.Context(), agents, "a", "", off, false); err != nil || !strings.Contains(string(r.Object), `"enabled":false`) {
+			t.Errorf("%s, %v", r.Object, err)
 		}
-		r, err := store.Patch(t.Context(), agents, "a", "", off, false)
-		if err != nil || !strings.Contains(spec(t, r), `"enabled":false`) {
-			t.Errorf("%s: %v, %s", name, err, r.Object)
+		is, err := os.ReadFile(path)
+		if err != nil || strings.Replace(string(is), "    enabled: false\n", "", 1) != text+more {
+			t.Errorf("%v\n%.500s", err, is)
 		}
-	}
-	is, err := os.ReadFile(path)
-	if err != nil || strings.Replace(string(is), "    enabled: false\n", "", 1) != text {
-		t.Errorf("%v\n%s", err, is)
-	}
-	// Of more than are told nobody knows which are new.
-	if err := os.WriteFile(path, []byte(text+strings.Repeat("    x: 1\n", v1alpha1.MaxProblems+10)), 0o600); err != nil {
-		t.Fatal(err)
-	}
-	if _, err := f.Patch(t.Context(), agents, "a", "", off, false); err != nil {
-		t.Error(err)
 	}
 }

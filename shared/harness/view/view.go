@@ -322,14 +322,26 @@ type SecretCheck struct {
 	Reason string `json:"reason,omitempty"`
 }
 
+// AuditState is what came of a write.
+type AuditState string
+
+// The states of a write.
+const (
+	AuditUnknown AuditState = "UNKNOWN" // it was about to be done, and nobody has said what came of it
+	AuditDone    AuditState = "DONE"
+	AuditRefused AuditState = "REFUSED" // nothing was written
+)
+
 // AuditEntry is one write through the management API.
 type AuditEntry struct {
 	ID        int64           `json:"id"`
 	Actor     string          `json:"actor"`
 	Action    string          `json:"action" doc:"verb and resource, as in update aiagents"`
 	Object    string          `json:"object" doc:"name or id of what was written"`
+	State     AuditState      `json:"state" enum:"UNKNOWN,DONE,REFUSED" doc:"UNKNOWN: it was about to be done, and nobody has said what came of it"`
+	Reason    string          `json:"reason,omitempty" doc:"why it was refused, or is not known"`
 	Before    json.RawMessage `json:"before,omitempty" doc:"an object: what was written over"`
-	After     json.RawMessage `json:"after,omitempty" doc:"an object: what was written"`
+	After     json.RawMessage `json:"after,omitempty" doc:"an object: what was written, or of one that is not DONE was to be"`
 	RequestID string          `json:"requestId"`
 	CreatedAt time.Time       `json:"createdAt"`
 }

@@ -113,6 +113,9 @@ func Text(d v1alpha1.Document, problems v1alpha1.Problems, source, prefix string
 		return text
 	}
 	text.Reason = prefix + problems.Error()
+	if h := d.Agent.Spec.Harness; h != nil && h.Enabled != nil {
+		text.Off = !*h.Enabled
+	}
 	if agent.Harness.CanChat() && !slices.ContainsFunc(problems, reaches) {
 		text.Channels = agent.Harness.Channels
 	}

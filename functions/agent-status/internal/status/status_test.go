@@ -150,6 +150,28 @@ func TestOneBrokenPartHurtsOnlyItsOwn(t *testing.T) {
 	}
 }
 
+// What is switched off is off, whatever else is wrong with the text.
+func TestATextThatIsRefusedIsSwitchedOff(t *testing.T) {
+	r := newRig(t)
+	enabled := func() string {
+		t.Helper()
+		var text string
+		if err := r.store.Pool().QueryRow(context.Background(), `SELECT a.phase || ' ' || a.revision || ' ' || (r.spec->'harness'->>'enabled') FROM agents a JOIN agent_revisions r USING (agent_name, revision)`).Scan(&text); err != nil {
+			t.Fatal(err)
+		}
+		return text
+	}
+	on, off := agentYAML("a"), strings.Replace(agentYAML("a"), "  harness:\n", "  harness:\n    enabled: false\n", 1)
+	for _, step := range []struct{ text, want string }{
+		{on, "READY 1 true"}, {on + "  colour: red\n", "INVALID 1 true"}, {off + "  colour: red\n", "INVALID 2 false"}, {on + "  colour: red\n", "INVALID 2 false"}, {off, "READY 2 false"}, {on, "READY 3 true"},
+	} {
+		r.write("a.yaml", step.text)
+		if r.deliver(); enabled() != step.want {
+			t.Errorf("is %s, want %s:\n%s", enabled(), step.want, step.text)
+		}
+	}
+}
+
 func TestWhatIsNoFileIsLeftAlone(t *testing.T) {
 	r := newRig(t)
 	r.write("a.yaml", agentYAML("a"))

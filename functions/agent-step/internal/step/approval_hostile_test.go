@@ -19,7 +19,7 @@ func TestDecisionsRaceACancel(t *testing.T) {
 		a := b.approval()
 		var all sync.WaitGroup
 		all.Go(func() {
-			if _, _, err := b.store.CancelSession(t.Context(), b.session, "bob"); err != nil {
+			if _, _, err := b.store.CancelSession(t.Context(), b.session, postgres.Audit{Actor: "bob"}); err != nil {
 				t.Error(err)
 			}
 		})

@@ -323,7 +323,7 @@ func TestTheAgentChangesMeanwhile(t *testing.T) {
 
 func TestACancelledSessionIsNotDecided(t *testing.T) {
 	b := ask(t, asking())
-	if _, _, err := b.store.CancelSession(t.Context(), b.session, "ann"); err != nil {
+	if _, _, err := b.store.CancelSession(t.Context(), b.session, postgres.Audit{Actor: "ann"}); err != nil {
 		t.Fatal(err)
 	}
 	b.same("tap", string(b.tap("t1", "chat", "user", "a")), "REFUSED")

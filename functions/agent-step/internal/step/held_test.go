@@ -20,7 +20,7 @@ func TestAHaltedAgentAsksNobody(t *testing.T) {
 	b := newBench(t, coder(), asks("", "ls"))
 	b.say("m1", "hello")
 	b.model.before = func() {
-		if _, _, err := b.store.Halt(t.Context(), "coder", "ann", "it loops"); err != nil {
+		if _, _, err := b.store.Halt(t.Context(), "coder", postgres.Audit{Actor: "ann"}, "it loops"); err != nil {
 			t.Error(err)
 		}
 	}
@@ -48,7 +48,7 @@ func TestAHaltedAgentAsksNobody(t *testing.T) {
 	if len(b.model.asked) != 1 {
 		t.Errorf("the model was asked %d times", len(b.model.asked))
 	}
-	if _, _, err := b.store.Resume(t.Context(), "coder"); err != nil {
+	if _, _, err := b.store.Resume(t.Context(), "coder", postgres.Audit{Actor: "ann"}); err != nil {
 		t.Fatal(err)
 	}
 	b.exec(`UPDATE executions SET state = 'CANCELLED', ended_at = now()`)
@@ -68,7 +68,7 @@ func TestTheModelReadsWhatAPersonSaid(t *testing.T) {
 	b.wake()
 	b.say("m2", "hello?")
 	ctx := t.Context()
-	if _, err := b.store.PauseSession(ctx, b.session, "ann"); err != nil {
+	if _, err := b.store.PauseSession(ctx, b.session, postgres.Audit{Actor: "ann"}); err != nil {
 		t.Fatal(err)
 	}
 	if _, _, _, err := b.store.Reply(ctx, postgres.PersonReply{Session: b.session, Text: "Ann here.", Author: "ann", Key: "k"}); err != nil {
@@ -79,7 +79,7 @@ func TestTheModelReadsWhatAPersonSaid(t *testing.T) {
 	if len(b.model.asked) != 1 {
 		t.Fatal("the model is asked while a person has the session")
 	}
-	if _, _, err := b.store.UnpauseSession(ctx, b.session, "ann"); err != nil {
+	if _, _, err := b.store.UnpauseSession(ctx, b.session, postgres.Audit{Actor: "ann"}); err != nil {
 		t.Fatal(err)
 	}
 	b.wake()

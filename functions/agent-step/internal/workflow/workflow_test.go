@@ -319,7 +319,7 @@ func TestARunWithEveryTypeOfNode(t *testing.T) {
 	if got := b.list(`SELECT kind || ' ' || state FROM replies WHERE session_id = $1 AND kind <> 'TEXT' ORDER BY seq`, origin); !cmp.Equal(got, []string{"CARD PLANNED", "DECISION PLANNED"}) {
 		t.Errorf("of the question the chat was told %q", got)
 	}
-	entries, err := b.store.Timeline(t.Context(), id, view.Place{}, 50)
+	entries, _, err := b.store.Timeline(t.Context(), id, view.Place{}, 50)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -335,18 +335,15 @@ func TestARunWithEveryTypeOfNode(t *testing.T) {
 		t.Errorf("timeline (-want +got):\n%s", diff)
 	}
 	var paged []string
-	for after := (view.Place{}); ; {
-		page, err := b.store.Timeline(t.Context(), id, after, 2)
+	for after, more := (view.Place{}), true; more; more = after.ID != "" {
+		page, next, err := b.store.Timeline(t.Context(), id, after, 2)
 		if err != nil {
 			t.Fatal(err)
 		}
 		for _, e := range page {
 			paged = append(paged, e.ID)
-			after = view.Place{At: e.At, ID: e.ID}
 		}
-		if len(page) < 2 {
-			break
-		}
+		after = next
 	}
 	if len(paged) != len(entries) {
 		t.Errorf("by pages %d entries, at once %d: %v", len(paged), len(entries), paged)
@@ -542,7 +539,7 @@ func TestRetriesTimeoutsAndWhatFails(t *testing.T) {
 	if again := b.session(id); again.State != harness.SessionFailed || again.Reason != s.Reason || !again.EndedAt.Equal(*s.EndedAt) {
 		t.Errorf("%+v", again)
 	}
-	if _, _, err := b.store.CancelSession(t.Context(), id, "ben"); harness.KindOf(err) != harness.Conflict {
+	if _, _, err := b.store.CancelSession(t.Context(), id, postgres.Audit{Actor: "ben"}); harness.KindOf(err) != harness.Conflict {
 		t.Errorf("cancelled: %v", err)
 	}
 }
@@ -569,7 +566,7 @@ func TestAnAgentThatCannotDoIt(t *testing.T) {
 		t.Fatal(err)
 	}
 	child := b.list(`SELECT child_session FROM node_visits WHERE session_id = $1`, id)[0]
-	_, events, err := b.store.CancelSession(t.Context(), harness.SessionID(child), "ann")
+	_, events, err := b.store.CancelSession(t.Context(), harness.SessionID(child), postgres.Audit{Actor: "ann"})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -609,7 +606,7 @@ func TestCancellingARun(t *testing.T) {
 	}
 	for name, end := range map[string]func(id harness.SessionID){
 		"by an operator": func(id harness.SessionID) {
-			if s, _, err := b.store.CancelSession(t.Context(), id, "ann"); err != nil || s.State != harness.SessionCancelled {
+			if s, _, err := b.store.CancelSession(t.Context(), id, postgres.Audit{Actor: "ann"}); err != nil || s.State != harness.SessionCancelled {
 				t.Errorf("%+v %v", s, err)
 			}
 		},

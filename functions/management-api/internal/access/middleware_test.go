@@ -2,7 +2,6 @@ package access_test
 
 import (
 	"context"
-	"encoding/json"
 	"io"
 	"log/slog"
 	"net/http"
@@ -15,7 +14,6 @@ import (
 
 	"tuluat.ai/harness/functions/management-api/internal/access"
 	"tuluat.ai/harness/shared/harness"
-	"tuluat.ai/harness/shared/harness/view"
 )
 
 // door is the middleware in front of a handler that says what reached it.
@@ -242,33 +240,5 @@ func TestCheckNamesWhatIsMissing(t *testing.T) {
 	}
 	if err := access.Check(access.With(t.Context(), eve), s, access.Right{Verb: access.Get, Resource: access.Sessions}); err != nil {
 		t.Errorf("allowed: %v", err)
-	}
-}
-
-type kept []view.AuditEntry
-
-func (k *kept) RecordAudit(_ context.Context, e view.AuditEntry) error {
-	*k = append(*k, e)
-	return nil
-}
-
-func TestAudit(t *testing.T) {
-	var store kept
-	audit := access.Audit{Store: &store}
-	if err := audit.Record(t.Context(), "delete aiagents", "a", nil, nil); harness.KindOf(err) != harness.Internal {
-		t.Errorf("a write of nobody: %v", err)
-	}
-	ctx := access.With(t.Context(), access.Caller{Name: "eve"})
-	if err := audit.Record(ctx, "update aiagents", "a", struct {
-		Phase string `json:"phase"`
-	}{"READY"}, map[string]any{"phase": "INVALID"}); err != nil {
-		t.Fatal(err)
-	}
-	if err := audit.Record(ctx, "delete aiagents", "a", nil, []int{1}); err == nil {
-		t.Error("a list was recorded")
-	}
-	want := kept{{Actor: "eve", Action: "update aiagents", Object: "a", Before: json.RawMessage(`{"phase":"READY"}`), After: json.RawMessage(`{"phase":"INVALID"}`)}}
-	if diff := cmp.Diff(want, store); diff != "" {
-		t.Error(diff)
 	}
 }

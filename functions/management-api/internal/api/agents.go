@@ -78,7 +78,7 @@ func (s *resources) list(ctx context.Context, in *listResourcesInput) (*listOutp
 	for {
 		items, next, err := s.Resources.List(ctx, s.kind, after, size)
 		if after != "" && harness.KindOf(err) == harness.Invalid {
-			return nil, refuse(http.StatusBadRequest, "the request is not valid", view.ProblemField{Pointer: "query/after", Detail: badCursor{}.Error()})
+			return nil, refuseCursor()
 		}
 		if err != nil {
 			return nil, err
@@ -123,15 +123,8 @@ func phaseOf(r resource.Resource) harness.AgentPhase {
 
 // features patches enabled of the blocks that are to change, and nothing else.
 func (s *resources) features(ctx context.Context, in *featuresInput) (*resourceOutput, error) {
-	version, err := in.version()
+	m, err := in.read()
 	if err != nil {
-		return nil, err
-	}
-	before, err := s.Resources.Get(ctx, s.kind, in.Name)
-	if err != nil {
-		return nil, err
-	}
-	if err := stale(before, version); err != nil {
 		return nil, err
 	}
 	wanted := map[string]bool{}
@@ -145,19 +138,15 @@ func (s *resources) features(ctx context.Context, in *featuresInput) (*resourceO
 	if len(wanted) == 0 {
 		return nil, refuseField("#", "names no block")
 	}
-	patch, err := switches(before, wanted)
+	r, err := s.change(ctx, by(ctx, access.Patch, access.AgentFeatures), in.Name, m, in.DryRun, func(is resource.Resource, dryRun bool) (resource.Resource, error) {
+		patch, err := switches(is, wanted)
+		if err != nil || patch == nil {
+			return is, err
+		}
+		return s.Resources.Patch(ctx, s.kind, in.Name, is.Version, patch, dryRun)
+	})
 	if err != nil {
 		return nil, err
-	}
-	if patch == nil {
-		return s.output(ctx, before)
-	}
-	r, err := s.Resources.Patch(ctx, s.kind, in.Name, version, patch, in.DryRun)
-	if err != nil {
-		return nil, err
-	}
-	if !in.DryRun {
-		s.audit(ctx, access.Right{Verb: access.Patch, Resource: access.AgentFeatures}, r.Name, before.Object, r.Object)
 	}
 	return s.output(ctx, r)
 }

@@ -21,8 +21,7 @@ import (
 	"tuluat.ai/harness/functions/management-api/internal/access"
 	"tuluat.ai/harness/functions/management-api/internal/mcp"
 	"tuluat.ai/harness/shared/event"
-	"tuluat.ai/harness/shared/harness"
-	"tuluat.ai/harness/shared/harness/view"
+	"tuluat.ai/harness/shared/postgres"
 	"tuluat.ai/harness/shared/resource"
 )
 
@@ -38,7 +37,7 @@ type Store interface {
 	executionStore
 	letterStore
 	recordStore
-	access.AuditStore
+	auditStore
 }
 
 // Options say what the API works with.
@@ -241,6 +240,10 @@ func (a *api) allow(o Operation) func(huma.Context, func(huma.Context)) {
 			return
 		}
 		r.URL.RawQuery = query
+		if err := encoded(r); err != nil {
+			a.answer(ctx, o.ID, err)
+			return
+		}
 		ctx.SetHeader("Cache-Control", "no-store")
 		ctx.SetHeader("X-Content-Type-Options", "nosniff")
 		next(ctx)
@@ -285,30 +288,9 @@ func jsonFormat() huma.Format {
 // location is the path of what was made.
 func location(path ...string) string { return prefix + "/" + strings.Join(path, "/") }
 
-// audit records a write that was done. One that cannot be recorded is in the log
-// of the function instead: it is done, and undoing it could fail too.
-func (a *api) audit(ctx context.Context, action access.Right, object string, before, after any) {
-	ctx, cancel := unhurried(ctx) // whatever the write has left
-	defer cancel()
-	if err := (access.Audit{Store: a.Store}).Record(ctx, action.String(), object, before, after); err != nil {
-		caller, _ := access.From(ctx)
-		a.Log.Error("a write could not be recorded", "actor", caller.Name, "action", action.String(), "object", object, "request", access.RequestID(ctx), "err", err)
-	}
-}
-
-// trace is what the audit keeps of a command or of a question: which it was, and
-// not its text, which may have secrets and is kept for its own time.
-type trace struct {
-	ID       string             `json:"id"`
-	Session  harness.SessionID  `json:"session"`
-	Agent    harness.AgentName  `json:"agent"`
-	ToolCall harness.ToolCallID `json:"toolCall,omitempty"`
-	State    string             `json:"state"`
-	Digest   string             `json:"digest"`
-}
-
-func traceOf(p view.Approval) trace {
-	return trace{ID: string(p.ID), Session: p.Session, Agent: p.Agent, ToolCall: p.ToolCall, State: string(p.State), Digest: p.Digest}
+// by is what the audit has of the caller of ctx, who does what action says.
+func by(ctx context.Context, verb, resource string) postgres.Audit {
+	return postgres.Audit{Actor: callerName(ctx), Action: right(verb, resource).String(), RequestID: access.RequestID(ctx)}
 }
 
 // digest is the SHA-256 of text, in hex.

@@ -137,10 +137,6 @@ func (a *api) approveSession(ctx context.Context, in *approveInput) (*approvalOu
 
 // decide answers who comes second with the decision of who was first.
 func (a *api) decide(ctx context.Context, id harness.ApprovalID, said decisionBody) (*approvalOutput, error) {
-	before, err := a.Store.GetApproval(ctx, id)
-	if err != nil {
-		return nil, err
-	}
 	var state harness.ApprovalState
 	switch said.Decision {
 	case decideApprove:
@@ -161,7 +157,7 @@ func (a *api) decide(ctx context.Context, id harness.ApprovalID, said decisionBo
 	}
 	after, events, err := a.Store.DecideApproval(ctx, postgres.Decision{
 		ID: id, State: state, By: callerName(ctx), Groups: callerGroups(ctx), Via: harness.ChannelAPI, Reason: harness.CleanText(said.Reason), Digest: said.Digest,
-		Scope: said.Scope, Arguments: said.Arguments,
+		Scope: said.Scope, Arguments: said.Arguments, Audit: by(ctx, access.Decide, access.Approvals),
 	})
 	if harness.KindOf(err) == harness.Invalid && said.Arguments != nil {
 		return nil, refuseField("#/arguments", harness.MessageOf(err))
@@ -180,6 +176,5 @@ func (a *api) decide(ctx context.Context, id harness.ApprovalID, said decisionBo
 		return nil, err
 	}
 	a.Publish(ctx, events...)
-	a.audit(ctx, access.Right{Verb: access.Decide, Resource: access.Approvals}, string(id), traceOf(before), traceOf(after))
 	return &approvalOutput{after}, nil
 }

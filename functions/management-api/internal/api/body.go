@@ -4,7 +4,27 @@ import (
 	"bytes"
 	"encoding/json"
 	"errors"
+	"net/http"
+	"strings"
+
+	"tuluat.ai/harness/shared/harness/view"
 )
+
+// encoded refuses a body that is not as its Content-Type says it is.
+func encoded(r *http.Request) error {
+	if r.ContentLength == 0 {
+		return nil
+	}
+	for coding := range strings.SplitSeq(strings.Join(r.Header.Values("Content-Encoding"), ","), ",") {
+		if coding = strings.TrimSpace(coding); coding != "" && !strings.EqualFold(coding, "identity") {
+			p := refuse(http.StatusUnsupportedMediaType, "the body must not be encoded: send it as it is",
+				view.ProblemField{Pointer: "header/Content-Encoding", Detail: "is not identity"})
+			p.header = http.Header{"Accept-Encoding": {"identity"}}
+			return p
+		}
+	}
+	return nil
+}
 
 const (
 	maxDepth = 100  // of a body: more than anything that the API takes has

@@ -88,7 +88,7 @@ func (r rows) cases() map[string]valid {
 		"list-workflows":        {},
 		"create-workflow":       {body: workflow("fresh")},
 		"get-workflow":          {path: name("release")},
-		"replace-workflow":      {path: name("release"), header: anyVersion, body: workflow("release")},
+		"replace-workflow":      {path: name("release"), header: anyVersion, body: strings.ReplaceAll(workflow("release"), `"end"`, `"last"`)},
 		"delete-workflow":       {path: name("spare"), header: anyVersion},
 
 		"list-sessions":         {query: "agent=coder&channel=API&limit=3"},
@@ -316,13 +316,22 @@ func (c *contract) refused(path, method string, v valid) {
 				c.pointed(id, path, method, with(func(r *request) { r.path = target(path, valid{path: v.path, query: "after=" + bad}) }), http.StatusBadRequest, "query/after")
 			}
 		case p.Name == "since":
-			for _, bad := range []string{"yesterday", "2126-01-01T00:00:00Z"} {
+			for _, bad := range []string{"yesterday", "2126-01-01T00:00:00Z", "0001-01-01T00:00:00Z", "0001-01-01T01:00:00%2B01:00"} {
 				c.pointed(id, path, method, with(func(r *request) { r.path = target(path, valid{path: v.path, query: "since=" + bad}) }), http.StatusUnprocessableEntity, "query/since")
+			}
+		case p.Name == "until":
+			for _, bad := range []string{"yesterday", "0001-01-01T00:00:00.000Z", "2026-01-01T00:00:00Z&since=2026-01-01T00:00:01Z", "2026-01-01T00:00:00Z&since=2026-01-01T00:00:00Z"} {
+				c.pointed(id, path, method, with(func(r *request) { r.path = target(path, valid{path: v.path, query: "until=" + bad}) }), http.StatusUnprocessableEntity, "query/until")
+			}
+		case p.Name == "mark":
+			for _, bad := range []string{"x", "1.2", "0.0.0.0"} {
+				c.pointed(id, path, method, with(func(r *request) { r.path = target(path, valid{path: v.path, query: "mark=" + bad}) }), http.StatusBadRequest, "query/mark")
 			}
 		case p.Name == "If-Match":
 			c.pointed(id, path, method, with(func(r *request) { delete(r.header, "If-Match") }), http.StatusPreconditionRequired, "header/If-Match")
 			c.pointed(id, path, method, with(func(r *request) { r.header["If-Match"] = "7" }), http.StatusUnprocessableEntity, "header/If-Match")
 			c.ask(id+" of a version that was", path, method, with(func(r *request) { r.header["If-Match"] = `"7"` }), http.StatusPreconditionFailed)
+			c.pointed(id, path, method, with(func(r *request) { r.header["If-Match"] = `W/"7"` }), http.StatusPreconditionFailed, "header/If-Match")
 		case p.In == "query" && p.Schema["enum"] != nil, p.In == "query" && p.Schema["items"] != nil:
 			a := c.ask(id+" with a wrong "+p.Name, path, method, with(func(r *request) { r.path = target(path, valid{path: v.path, query: p.Name + "=NOPE"}) }), http.StatusUnprocessableEntity)
 			if !strings.Contains(a.body, `"query/`+p.Name) {
@@ -342,6 +351,9 @@ func (c *contract) refused(path, method string, v valid) {
 		}
 	}
 	c.ask(id+" with 10 MB", path, method, with(func(r *request) { r.body = `{"text":"` + strings.Repeat("x", 10<<20) + `"}` }), http.StatusRequestEntityTooLarge)
+	for _, coding := range []string{"gzip", "identity, br", "x"} {
+		c.pointed(id, path, method, with(func(r *request) { r.header["Content-Encoding"] = coding }), http.StatusUnsupportedMediaType, "header/Content-Encoding")
+	}
 	c.ask(id+" with text", path, method, with(func(r *request) { r.header["Content-Type"] = "text/plain" }), http.StatusUnsupportedMediaType)
 }
 

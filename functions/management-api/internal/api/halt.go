@@ -8,12 +8,13 @@ import (
 	"tuluat.ai/harness/shared/event"
 	"tuluat.ai/harness/shared/harness"
 	"tuluat.ai/harness/shared/harness/view"
+	"tuluat.ai/harness/shared/postgres"
 )
 
 type haltStore interface {
 	GetHalt(ctx context.Context, agent harness.AgentName) (view.Halt, error)
-	Halt(ctx context.Context, agent harness.AgentName, by, reason string) (view.Halt, []event.Event, error)
-	Resume(ctx context.Context, agent harness.AgentName) (view.Halt, []event.Event, error)
+	Halt(ctx context.Context, agent harness.AgentName, by postgres.Audit, reason string) (view.Halt, []event.Event, error)
+	Resume(ctx context.Context, agent harness.AgentName, by postgres.Audit) (view.Halt, []event.Event, error)
 	ListUsage(ctx context.Context, agent harness.AgentName, since time.Time, limit int) ([]view.Usage, error)
 }
 
@@ -38,9 +39,6 @@ type (
 	}
 )
 
-// install is what the audit calls the switch of the whole install.
-const install = "install"
-
 func (a *api) registerHalts() {
 	register(a, "get-agent-halt", func(ctx context.Context, in *NameInput) (*haltOutput, error) { return a.getHalt(ctx, in.Name) })
 	register(a, "halt-agent", func(ctx context.Context, in *haltAgentInput) (*haltOutput, error) {
@@ -62,16 +60,11 @@ func (a *api) getHalt(ctx context.Context, agent string) (*haltOutput, error) {
 }
 
 func (a *api) halt(ctx context.Context, agent, reason string) (*haltOutput, error) {
-	before, err := a.Store.GetHalt(ctx, harness.AgentName(agent))
-	if err != nil {
-		return nil, err
-	}
-	after, events, err := a.Store.Halt(ctx, harness.AgentName(agent), callerName(ctx), reason)
+	after, events, err := a.Store.Halt(ctx, harness.AgentName(agent), by(ctx, access.Halt, access.Agents), reason)
 	if err != nil {
 		return nil, err
 	}
 	a.Publish(ctx, events...)
-	a.audit(ctx, access.Right{Verb: access.Halt, Resource: access.Agents}, objectOf(agent), before, after)
 	return &haltOutput{after}, nil
 }
 
@@ -100,18 +93,10 @@ func (a *api) listUsage(ctx context.Context, in *usageInput) (*usageOutput, erro
 
 // resume ends a halt. Where there is none, there is nothing to do.
 func (a *api) resume(ctx context.Context, agent string) error {
-	before, events, err := a.Store.Resume(ctx, harness.AgentName(agent))
-	if err != nil || !before.Halted {
+	_, events, err := a.Store.Resume(ctx, harness.AgentName(agent), by(ctx, access.Halt, access.Agents))
+	if err != nil {
 		return err
 	}
 	a.Publish(ctx, events...)
-	a.audit(ctx, access.Right{Verb: access.Halt, Resource: access.Agents}, objectOf(agent), before, view.Halt{})
 	return nil
-}
-
-func objectOf(agent string) string {
-	if agent == "" {
-		return install
-	}
-	return agent
 }

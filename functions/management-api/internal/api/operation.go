@@ -41,7 +41,7 @@ func Operations() []Operation {
 }
 
 const (
-	matchNotes  = "If-Match has the ETag of the version that the change is made to, or * for any."
+	matchNotes  = "If-Match has the ETag of the version that the change is made to, several of which one is, or * for any; weak ones match nothing."
 	dryRunNotes = "With dryRun=true it is only checked, and answered as if it had been done."
 	retryNotes  = "A repeat with the same Idempotency-Key has no effect and gets the answer of the first; another request with it is refused with 409."
 )
@@ -50,7 +50,7 @@ func resourceOperations() []Operation {
 	agents, workflows := access.Agents, access.Workflows
 	return []Operation{
 		{ID: "list-agents", Method: http.MethodGet, Path: "/agents", Summary: "List agents, by name", Right: right(access.List, agents)},
-		{ID: "create-agent", Method: http.MethodPost, Path: "/agents", Summary: "Create an agent", Right: right(access.Create, agents), Status: http.StatusCreated, Notes: dryRunNotes},
+		{ID: "create-agent", Method: http.MethodPost, Path: "/agents", Summary: "Create an agent", Right: right(access.Create, agents), Status: http.StatusCreated, Notes: dryRunNotes + " " + retryNotes},
 		{ID: "get-agent", Method: http.MethodGet, Path: "/agents/{name}", Summary: "Get an agent", Right: named(access.Get, agents, "name")},
 		{ID: "replace-agent", Method: http.MethodPut, Path: "/agents/{name}", Summary: "Replace an agent", Right: named(access.Update, agents, "name"), Notes: matchNotes + " " + dryRunNotes},
 		{ID: "delete-agent", Method: http.MethodDelete, Path: "/agents/{name}", Summary: "Delete an agent", Right: named(access.Delete, agents, "name"), Status: http.StatusNoContent, Notes: matchNotes},
@@ -62,7 +62,7 @@ func resourceOperations() []Operation {
 		{ID: "list-agent-sandboxes", Method: http.MethodGet, Path: "/agents/{name}/sandboxes", Summary: "List the sandboxes of an agent, newest first", Right: right(access.List, access.Sandboxes)},
 
 		{ID: "list-workflows", Method: http.MethodGet, Path: "/workflows", Summary: "List workflows, by name", Right: right(access.List, workflows)},
-		{ID: "create-workflow", Method: http.MethodPost, Path: "/workflows", Summary: "Create a workflow", Right: right(access.Create, workflows), Status: http.StatusCreated, Notes: dryRunNotes},
+		{ID: "create-workflow", Method: http.MethodPost, Path: "/workflows", Summary: "Create a workflow", Right: right(access.Create, workflows), Status: http.StatusCreated, Notes: dryRunNotes + " " + retryNotes},
 		{ID: "get-workflow", Method: http.MethodGet, Path: "/workflows/{name}", Summary: "Get a workflow", Right: named(access.Get, workflows, "name")},
 		{ID: "replace-workflow", Method: http.MethodPut, Path: "/workflows/{name}", Summary: "Replace a workflow", Right: named(access.Update, workflows, "name"), Notes: matchNotes + " " + dryRunNotes},
 		{ID: "delete-workflow", Method: http.MethodDelete, Path: "/workflows/{name}", Summary: "Delete a workflow", Right: named(access.Delete, workflows, "name"), Status: http.StatusNoContent, Notes: matchNotes},
@@ -175,7 +175,10 @@ func recordOperations() []Operation {
 		{ID: "discard-dead-letter", Method: http.MethodPost, Path: "/deadletters/{id}/discard", Summary: "Discard a dead letter", Right: named(access.Delete, letters, "id")},
 		{ID: "list-logs", Method: http.MethodGet, Path: "/logs", Summary: "List log entries, newest first", Right: right(access.List, access.Logs)},
 		{ID: "list-channels", Method: http.MethodGet, Path: "/channels", Summary: "List accounts of channels and how they do", Right: right(access.List, access.Channels)},
-		{ID: "list-audit", Method: http.MethodGet, Path: "/audit", Summary: "List what was written through this API, newest first", Right: right(access.List, access.Audits)},
+		{
+			ID: "list-audit", Method: http.MethodGet, Path: "/audit", Summary: "List what was written through this API, newest first", Right: right(access.List, access.Audits),
+			Notes: "There is no change without its entry. That of an agent or workflow is there before the change and says UNKNOWN until what came of it is known. An entry may appear behind newer ones: who asks again and again with since goes back a minute.",
+		},
 		{ID: "whoami", Method: http.MethodGet, Path: "/whoami", Summary: "Say who the caller is"},
 		{ID: "version", Method: http.MethodGet, Path: "/version", Summary: "Say which version serves"},
 	}

@@ -77,6 +77,11 @@ func (b badCursor) ErrorDetail() *huma.ErrorDetail {
 	return &huma.ErrorDetail{Location: "query.after", Message: b.Error()}
 }
 
+// refuseCursor is badCursor of whoever finds it later.
+func refuseCursor() *problem {
+	return refuse(http.StatusBadRequest, "the request is not valid", view.ProblemField{Pointer: "query/after", Detail: badCursor{}.Error()})
+}
+
 // more is how many rows to ask for: one more than fit tells that there is a next
 // page.
 func (p *Page) more() int { return p.Limit + 1 }
@@ -99,6 +104,18 @@ func paged[T any](p *Page, rows []T, place func(T) view.Place) *listOutput[T] {
 	}
 	if out.Body.Items == nil {
 		out.Body.Items = []T{}
+	}
+	return out
+}
+
+// part makes a page of rows behind which the list goes on at next, if that is one.
+func part[T any](p *Page, rows []T, next view.Place) *listOutput[T] {
+	out := &listOutput[T]{Body: list[T]{Items: rows}}
+	if rows == nil {
+		out.Body.Items = []T{}
+	}
+	if next.ID != "" {
+		out.Body.Next = p.next(next)
 	}
 	return out
 }

@@ -4,6 +4,7 @@ import (
 	"net/http"
 	"net/url"
 	"strings"
+	"time"
 	"unicode/utf8"
 
 	"github.com/danielgtaylor/huma/v2"
@@ -41,11 +42,19 @@ func readQuery(raw string, o *huma.Operation) (string, error) {
 				return "", refused(name, "is empty")
 			case all.Has(name) && p.Schema.Type != huma.TypeArray:
 				return "", refused(name, "is there twice")
+			case p.Schema.Format == "date-time" && zeroTime(values[0]):
+				return "", refuseField("query/"+name, "is the zero time: leave it out for any time")
 			}
 			all.Add(name, values[0])
 		}
 	}
 	return all.Encode(), nil
+}
+
+// zeroTime reports whether a value would be taken for no time at all.
+func zeroTime(value string) bool {
+	at, err := time.Parse(time.RFC3339Nano, value)
+	return err == nil && at.IsZero()
 }
 
 // parameter is the one of o's query that is called name, nil if there is none.

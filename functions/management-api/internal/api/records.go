@@ -18,12 +18,13 @@ import (
 type letterStore interface {
 	ListDeadLetters(ctx context.Context, f postgres.DeadLetterFilter, after view.Place, limit int) ([]view.DeadLetter, error)
 	GetDeadLetter(ctx context.Context, id int64) (view.DeadLetter, error)
-	ReplayDeadLetter(ctx context.Context, id int64, by string) (view.DeadLetter, event.Event, error)
-	DiscardDeadLetter(ctx context.Context, id int64, by string) (view.DeadLetter, error)
+	ReplayDeadLetter(ctx context.Context, id int64, by postgres.Audit) (view.DeadLetter, event.Event, error)
+	DiscardDeadLetter(ctx context.Context, id int64, by postgres.Audit) (view.DeadLetter, error)
 }
 
 type recordStore interface {
 	ListLogs(ctx context.Context, f postgres.LogFilter, after view.Place, limit int) ([]view.LogEntry, view.Place, error)
+	MarkLogs(ctx context.Context, before postgres.LogMark) (postgres.LogMark, error)
 	ListChannels(ctx context.Context, after string, limit int) ([]view.ChannelAccount, error)
 	ListAudit(ctx context.Context, f postgres.AuditFilter, after view.Place, limit int) ([]view.AuditEntry, error)
 }
@@ -49,6 +50,14 @@ type (
 		Session harness.SessionID `query:"session" maxLength:"64"`
 		Level   []harness.Level   `query:"level,explode" nullable:"false" enum:"DEBUG,INFO,WARN,ERROR"`
 		Text    string            `query:"text" maxLength:"200" doc:"in the message, in any case"`
+		Follow  bool              `query:"follow" doc:"answer with a mark, for who goes on with what comes"`
+		Mark    string            `query:"mark" maxLength:"64" doc:"of the answer before, instead of a later and later since: the answer has all that may be new, and some that is not, which the ids tell"`
+	}
+	logsOutput struct{ Body logs }
+	logs       struct {
+		Items []view.LogEntry `json:"items" nullable:"false"`
+		Next  string          `json:"next,omitempty" doc:"the after of the next page; without it this is the last"`
+		Mark  string          `json:"mark,omitempty" doc:"of a first page with follow or a mark: the mark of who asks the next time. An entry that is committed late, behind newer ones, is in that answer"`
 	}
 	listLogsInput struct {
 		LogsInput
@@ -116,61 +125,57 @@ func (a *api) getLetter(ctx context.Context, in *letterInput) (*letterOutput, er
 }
 
 func (a *api) replayLetter(ctx context.Context, in *letterInput) (*locatedLetter, error) {
-	before, err := a.Store.GetDeadLetter(ctx, in.ID)
-	if err != nil {
-		return nil, err
-	}
-	after, again, err := a.Store.ReplayDeadLetter(ctx, in.ID, callerName(ctx))
+	letter, again, err := a.Store.ReplayDeadLetter(ctx, in.ID, by(ctx, access.Replay, access.DeadLetters))
 	if err != nil {
 		return nil, err
 	}
 	a.Publish(ctx, again)
-	id := strconv.FormatInt(in.ID, 10)
-	a.audit(ctx, access.Right{Verb: access.Replay, Resource: access.DeadLetters}, id, before, after)
-	return &locatedLetter{Location: location("deadletters", id), Body: after}, nil
+	return &locatedLetter{Location: location("deadletters", strconv.FormatInt(in.ID, 10)), Body: letter}, nil
 }
 
 func (a *api) discardLetter(ctx context.Context, in *letterInput) (*letterOutput, error) {
-	before, err := a.Store.GetDeadLetter(ctx, in.ID)
-	if err != nil {
-		return nil, err
-	}
-	after, err := a.Store.DiscardDeadLetter(ctx, in.ID, callerName(ctx))
-	if err != nil {
-		return nil, err
-	}
-	a.audit(ctx, access.Right{Verb: access.Delete, Resource: access.DeadLetters}, strconv.FormatInt(in.ID, 10), before, after)
-	return &letterOutput{after}, nil
+	letter, err := a.Store.DiscardDeadLetter(ctx, in.ID, by(ctx, access.Delete, access.DeadLetters))
+	return &letterOutput{letter}, err
 }
 
-func (a *api) logs(ctx context.Context, in *LogsInput, agent harness.AgentName) (*listOutput[view.LogEntry], error) {
+func (a *api) logs(ctx context.Context, in *LogsInput, agent harness.AgentName) (*logsOutput, error) {
 	if err := in.check(a.Now()); err != nil {
 		return nil, err
 	}
 	if _, err := sequence(in.place); err != nil {
 		return nil, err
 	}
-	rows, next, err := a.Store.ListLogs(ctx, postgres.LogFilter{
-		Agent: agent, Session: in.Session, Levels: in.Level, Text: in.Text, Since: in.Since, Until: in.Until,
-	}, in.place, in.Limit)
+	mark, err := postgres.ParseLogMark(in.Mark)
+	if err != nil {
+		return nil, refuse(http.StatusBadRequest, "the request is not valid", view.ProblemField{Pointer: "query/mark", Detail: "is not the mark of an answer"})
+	}
+	f := postgres.LogFilter{Agent: agent, Session: in.Session, Levels: in.Level, Text: in.Text, Since: in.Since, Until: in.Until}
+	if mark.Settled.After(f.Since) {
+		f.Since = mark.Settled
+	}
+	follows := (in.Follow || in.Mark != "") && in.place.ID == ""
+	if follows { // before the page, which has what is settled by then
+		if mark, err = a.Store.MarkLogs(ctx, mark); err != nil {
+			return nil, err
+		}
+	}
+	rows, next, err := a.Store.ListLogs(ctx, f, in.place, in.Limit)
 	if err != nil {
 		return nil, err
 	}
-	out := &listOutput[view.LogEntry]{Body: list[view.LogEntry]{Items: rows}}
-	if rows == nil {
-		out.Body.Items = []view.LogEntry{}
-	}
-	if next.ID != "" {
-		out.Body.Next = in.next(next)
+	page := part(&in.Page, rows, next).Body
+	out := &logsOutput{Body: logs{Items: page.Items, Next: page.Next}}
+	if follows {
+		out.Body.Mark = mark.String()
 	}
 	return out, nil
 }
 
-func (a *api) listLogs(ctx context.Context, in *listLogsInput) (*listOutput[view.LogEntry], error) {
+func (a *api) listLogs(ctx context.Context, in *listLogsInput) (*logsOutput, error) {
 	return a.logs(ctx, &in.LogsInput, in.Agent)
 }
 
-func (a *api) listAgentLogs(ctx context.Context, in *agentLogsInput) (*listOutput[view.LogEntry], error) {
+func (a *api) listAgentLogs(ctx context.Context, in *agentLogsInput) (*logsOutput, error) {
 	return a.logs(ctx, &in.LogsInput, harness.AgentName(in.Name))
 }
 

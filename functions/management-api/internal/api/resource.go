@@ -9,6 +9,7 @@ import (
 	"io"
 	"mime"
 	"net/http"
+	"slices"
 	"strings"
 
 	goyaml "go.yaml.in/yaml/v3"
@@ -53,7 +54,10 @@ type (
 		NameInput
 		Accept string `header:"Accept" hidden:"true"`
 	}
-	createInput  struct{ DocumentInput }
+	createInput struct {
+		KeyInput
+		DocumentInput
+	}
 	replaceInput struct {
 		NameInput
 		MatchInput
@@ -93,20 +97,54 @@ func (s *resources) output(ctx context.Context, r resource.Resource) (*resourceO
 	return &resourceOutput{ETag: etag(r.Version), Body: one[0].Object}, nil
 }
 
-// version reads If-Match: the version that is meant, or nothing for any.
-func (m MatchInput) version() (string, error) {
-	const pointer = "header/If-Match"
-	switch quoted := strings.TrimSpace(m.Match); {
-	case quoted == "":
-		return "", refuse(http.StatusPreconditionRequired, "the header If-Match is needed: the ETag of the version that is meant, or * for any",
-			view.ProblemField{Pointer: pointer, Detail: "is missing"})
-	case quoted == "*":
-		return "", nil
-	case len(quoted) > 2 && quoted[0] == '"' && strings.IndexByte(quoted[1:], '"') == len(quoted)-2:
-		return quoted[1 : len(quoted)-1], nil
-	default:
-		return "", refuseField(pointer, `is not one ETag: write it like "123", with its quotes, or *`)
+// match is which versions are meant.
+type match struct {
+	any      bool
+	versions []string
+	weak     bool // weak ETags are among what was sent: they match nothing
+}
+
+const matchPointer = "header/If-Match"
+
+// read reads If-Match as RFC 9110 has it: *, or a list of ETags.
+func (m MatchInput) read() (match, error) {
+	rest := strings.Trim(m.Match, ", \t")
+	switch rest {
+	case "":
+		return match{}, refuse(http.StatusPreconditionRequired, "the header If-Match is needed: the ETag of the version that is meant, or * for any",
+			view.ProblemField{Pointer: matchPointer, Detail: "is missing"})
+	case "*":
+		return match{any: true}, nil
 	}
+	var read match
+	for rest != "" {
+		tag, weak := strings.CutPrefix(rest, "W/")
+		opened, ok := strings.CutPrefix(tag, `"`)
+		version, behind, closed := strings.Cut(opened, `"`)
+		behind = strings.TrimLeft(behind, " \t")
+		if !ok || !closed || behind != "" && behind[0] != ',' {
+			return match{}, refuseField(matchPointer, `is neither an ETag nor several: write it like "123", with its quotes, or *`)
+		}
+		if rest = strings.TrimLeft(behind, ", \t"); weak {
+			read.weak = true
+		} else {
+			read.versions = append(read.versions, version)
+		}
+	}
+	return read, nil
+}
+
+// check refuses a resource that is of no version that is meant. ETags are compared
+// strongly: a weak one does not say that it is this very version.
+func (m match) check(r resource.Resource) error {
+	switch {
+	case m.any || slices.Contains(m.versions, r.Version):
+		return nil
+	case m.weak:
+		return refuse(http.StatusPreconditionFailed, "a weak ETag, as W/\"123\", matches no version: send the ETag as it was answered",
+			view.ProblemField{Pointer: matchPointer, Detail: "is weak"})
+	}
+	return harness.Errorf(harness.Stale, "it has been changed since: get it again")
 }
 
 // read returns the body as a resource of kind, and named name unless that is
@@ -170,10 +208,6 @@ func oneDocument(text []byte) error {
 	return nil
 }
 
-func (s *resources) right(verb, name string) access.Right {
-	return access.Right{Verb: verb, Resource: s.word, Name: name}
-}
-
 func (s *resources) get(ctx context.Context, in *getInput) (*resourceOutput, error) {
 	r, err := s.Resources.Get(ctx, s.kind, in.Name)
 	if err != nil {
@@ -187,14 +221,17 @@ func (s *resources) get(ctx context.Context, in *getInput) (*resourceOutput, err
 
 func (s *resources) create(ctx context.Context, in *createInput) (*createdOutput, error) {
 	r, err := in.read(s.kind, "")
+	switch {
+	case err != nil:
+	case in.DryRun:
+		r, err = s.Resources.Create(ctx, r, true)
+	case in.Key == "":
+		r, err = s.add(ctx, r, "", "")
+	default:
+		r, err = s.add(ctx, r, s.identity(ctx, in.Key), digest(s.kind+"\x00"+string(in.RawBody)))
+	}
 	if err != nil {
 		return nil, err
-	}
-	if r, err = s.Resources.Create(ctx, r, in.DryRun); err != nil {
-		return nil, err
-	}
-	if !in.DryRun {
-		s.audit(ctx, s.right(access.Create, ""), r.Name, nil, r.Object)
 	}
 	out, err := s.output(ctx, r)
 	if err != nil {
@@ -204,53 +241,36 @@ func (s *resources) create(ctx context.Context, in *createInput) (*createdOutput
 }
 
 func (s *resources) replace(ctx context.Context, in *replaceInput) (*resourceOutput, error) {
-	version, err := in.version()
+	m, err := in.MatchInput.read()
 	if err != nil {
 		return nil, err
 	}
-	r, err := in.read(s.kind, in.Name)
+	sent, err := in.DocumentInput.read(s.kind, in.Name)
 	if err != nil {
 		return nil, err
 	}
-	before, err := s.Resources.Get(ctx, s.kind, in.Name)
+	r, err := s.change(ctx, by(ctx, access.Update, s.word), in.Name, m, in.DryRun, func(is resource.Resource, dryRun bool) (resource.Resource, error) {
+		sent.Version = is.Version
+		return s.Resources.Update(ctx, sent, dryRun)
+	})
 	if err != nil {
 		return nil, err
-	}
-	r.Version = version
-	if r, err = s.Resources.Update(ctx, r, in.DryRun); err != nil {
-		return nil, err
-	}
-	if !in.DryRun {
-		s.audit(ctx, s.right(access.Update, ""), r.Name, before.Object, r.Object)
 	}
 	return s.output(ctx, r)
 }
 
 func (s *resources) delete(ctx context.Context, in *deleteInput) (*emptyOutput, error) {
-	version, err := in.version()
+	m, err := in.read()
 	if err != nil {
 		return nil, err
 	}
-	before, err := s.Resources.Get(ctx, s.kind, in.Name)
-	if err != nil {
-		return nil, err
-	}
-	if in.DryRun {
-		return nil, stale(before, version)
-	}
-	if err := s.Resources.Delete(ctx, s.kind, in.Name, version); err != nil {
-		return nil, err
-	}
-	s.audit(ctx, s.right(access.Delete, ""), in.Name, before.Object, nil)
-	return nil, nil
-}
-
-// stale refuses a version that is not that of r.
-func stale(r resource.Resource, version string) error {
-	if version != "" && version != r.Version {
-		return harness.Errorf(harness.Stale, "it has been changed since: get it again")
-	}
-	return nil
+	_, err = s.change(ctx, by(ctx, access.Delete, s.word), in.Name, m, in.DryRun, func(is resource.Resource, dryRun bool) (resource.Resource, error) {
+		if dryRun {
+			return resource.Resource{}, nil
+		}
+		return resource.Resource{}, s.Resources.Delete(ctx, s.kind, in.Name, is.Version)
+	})
+	return nil, err
 }
 
 // fieldsOf are the fields that err is about.

@@ -38,7 +38,7 @@ func (a *api) startRun(ctx context.Context, in *startInput) (*acceptedOutput, er
 	}
 	id, started, events, err := a.Store.StartRun(ctx, postgres.NewRun{
 		ID: harness.NewSessionID(a.Now()), Workflow: w.Name, Revision: w.Revision, Agent: workflow.Agent(*w.Workflow), Key: a.identity(ctx, in.Key), Input: input,
-		TraceParent: event.TraceParent(in.TraceParent),
+		TraceParent: event.TraceParent(in.TraceParent), Audit: by(ctx, access.Create, access.Sessions),
 	})
 	if err != nil {
 		return nil, err
@@ -48,7 +48,6 @@ func (a *api) startRun(ctx context.Context, in *startInput) (*acceptedOutput, er
 	if !started {
 		return out, a.sameRun(ctx, id, input)
 	}
-	a.audit(ctx, access.Right{Verb: access.Create, Resource: access.Sessions}, string(id), nil, out.Body)
 	return out, nil
 }
 

@@ -14,7 +14,7 @@ import (
 type sandboxStore interface {
 	ListSandboxes(ctx context.Context, f postgres.SandboxFilter, after view.Place, limit int) ([]view.Sandbox, error)
 	GetSandbox(ctx context.Context, id harness.SandboxID) (view.Sandbox, error)
-	TerminateSandbox(ctx context.Context, id harness.SandboxID, by string) (view.Sandbox, []event.Event, error)
+	TerminateSandbox(ctx context.Context, id harness.SandboxID, by postgres.Audit) (view.Sandbox, []event.Event, error)
 }
 
 type executionStore interface {
@@ -116,17 +116,11 @@ func (a *api) getSandbox(ctx context.Context, in *sandboxInput) (*sandboxOutput,
 }
 
 func (a *api) terminateSandbox(ctx context.Context, in *sandboxInput) (*locatedSandbox, error) {
-	id := harness.SandboxID(in.ID)
-	before, err := a.Store.GetSandbox(ctx, id)
-	if err != nil {
-		return nil, err
-	}
-	after, events, err := a.Store.TerminateSandbox(ctx, id, callerName(ctx))
+	after, events, err := a.Store.TerminateSandbox(ctx, harness.SandboxID(in.ID), by(ctx, access.Delete, access.Sandboxes))
 	if err != nil {
 		return nil, err
 	}
 	a.Publish(ctx, events...)
-	a.audit(ctx, access.Right{Verb: access.Delete, Resource: access.Sandboxes}, in.ID, before, after)
 	return &locatedSandbox{Location: location("sandboxes", in.ID), Body: after}, nil
 }
 
@@ -160,16 +154,13 @@ func (a *api) runCommand(ctx context.Context, in *runInput) (*locatedExecution, 
 	if strings.TrimSpace(command) == "" {
 		return nil, refuseField("#/command", "is empty")
 	}
-	e, fresh, events, err := a.Store.RequestExecution(ctx, postgres.ExecutionRequest{Sandbox: harness.SandboxID(in.ID), Command: command, Key: a.identity(ctx, in.Key)})
+	e, _, events, err := a.Store.RequestExecution(ctx, postgres.ExecutionRequest{
+		Sandbox: harness.SandboxID(in.ID), Command: command, Key: a.identity(ctx, in.Key), Audit: by(ctx, access.Exec, access.Sandboxes),
+	})
 	if err != nil {
 		return nil, err
 	}
 	a.Publish(ctx, events...)
-	if fresh {
-		a.audit(ctx, access.Right{Verb: access.Exec, Resource: access.Sandboxes}, in.ID, nil, trace{
-			ID: string(e.ID), Session: e.Session, Agent: e.Agent, State: string(e.State), Digest: digest(e.Command),
-		})
-	}
 	return &locatedExecution{Location: location("executions", string(e.ID)), Body: e}, nil
 }
 

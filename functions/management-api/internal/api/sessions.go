@@ -22,8 +22,8 @@ type sessionStore interface {
 	GetSession(ctx context.Context, id harness.SessionID) (view.Session, error)
 	GetMessage(ctx context.Context, id harness.MessageID) (view.Message, error)
 	ListMessages(ctx context.Context, session harness.SessionID, afterSeq int64, limit int) ([]view.Message, error)
-	Timeline(ctx context.Context, session harness.SessionID, after view.Place, limit int) ([]view.Entry, error)
-	CancelSession(ctx context.Context, id harness.SessionID, by string) (view.Session, []event.Event, error)
+	Timeline(ctx context.Context, session harness.SessionID, after view.Place, limit int) ([]view.Entry, view.Place, error)
+	CancelSession(ctx context.Context, id harness.SessionID, by postgres.Audit) (view.Session, []event.Event, error)
 	GetWorkflow(ctx context.Context, name harness.WorkflowName) (postgres.WorkflowInUse, error)
 	StartRun(ctx context.Context, r postgres.NewRun) (id harness.SessionID, started bool, events []event.Event, err error)
 	Accept(ctx context.Context, channel harness.Channel, in postgres.Inbound, traceparent string) ([]postgres.Accepted, []event.Event, error)
@@ -137,7 +137,7 @@ func sequence(p view.Place) (int64, error) {
 	}
 	n, err := strconv.ParseInt(p.ID, 10, 64)
 	if err != nil || n < 0 {
-		return 0, refuse(http.StatusBadRequest, "the request is not valid", view.ProblemField{Pointer: "query/after", Detail: badCursor{}.Error()})
+		return 0, refuseCursor()
 	}
 	return n, nil
 }
@@ -146,11 +146,14 @@ func (a *api) timeline(ctx context.Context, in *listOfSessionInput) (*listOutput
 	if _, err := a.Store.GetSession(ctx, in.session()); err != nil {
 		return nil, err
 	}
-	rows, err := a.Store.Timeline(ctx, in.session(), in.place, in.more())
+	rows, next, err := a.Store.Timeline(ctx, in.session(), in.place, in.Limit)
+	if harness.KindOf(err) == harness.Invalid {
+		return nil, refuseCursor()
+	}
 	if err != nil {
 		return nil, err
 	}
-	return paged(&in.Page, rows, func(e view.Entry) view.Place { return view.Place{At: e.At, ID: e.ID} }), nil
+	return part(&in.Page, rows, next), nil
 }
 
 func (a *api) startSession(ctx context.Context, in *startInput) (*acceptedOutput, error) {
@@ -173,17 +176,11 @@ func (a *api) startSession(ctx context.Context, in *startInput) (*acceptedOutput
 	if err := a.linkable(in.Body.Temporal); err != nil {
 		return nil, err
 	}
-	out, err := a.accept(ctx, view.Session{Account: string(in.Body.Agent), Chat: chat, Temporal: in.Body.Temporal}, key, in.Body.Text, event.TraceParent(in.TraceParent))
+	out, err := a.accept(ctx, by(ctx, access.Create, access.Sessions), view.Session{Account: string(in.Body.Agent), Chat: chat, Temporal: in.Body.Temporal}, key, in.Body.Text, event.TraceParent(in.TraceParent))
 	if errors.Is(err, postgres.ErrLinked) {
 		return nil, refuse(http.StatusConflict, "the conversation is open already", view.ProblemField{Pointer: "#/temporal", Detail: "is not what the conversation was started with"})
 	}
-	if err != nil {
-		return nil, err
-	}
-	if !out.Body.Duplicate {
-		a.audit(ctx, access.Right{Verb: access.Create, Resource: access.Sessions}, string(out.Body.Session), nil, out.Body)
-	}
-	return out, nil
+	return out, err
 }
 
 // linkable says what is wrong with a Temporal workflow that a session is to name.
@@ -211,24 +208,17 @@ func (a *api) sendMessage(ctx context.Context, in *sendInput) (*acceptedOutput, 
 	if s.Channel != harness.ChannelAPI {
 		return nil, refuse(http.StatusConflict, "the session is of channel "+string(s.Channel)+": its messages come from there")
 	}
-	out, err := a.accept(ctx, s, a.identity(ctx, in.Key), in.Body.Text, event.TraceParent(in.TraceParent))
-	if err != nil {
-		return nil, err
-	}
-	if !out.Body.Duplicate {
-		a.audit(ctx, access.Right{Verb: access.Update, Resource: access.Sessions}, string(out.Body.Session), nil, out.Body)
-	}
-	return out, nil
+	return a.accept(ctx, by(ctx, access.Update, access.Sessions), s, a.identity(ctx, in.Key), in.Body.Text, event.TraceParent(in.TraceParent))
 }
 
 // accept commits one message to a session, of which the id may be missing, then
 // announces it.
-func (a *api) accept(ctx context.Context, to view.Session, key, text, trace string) (*acceptedOutput, error) {
+func (a *api) accept(ctx context.Context, audit postgres.Audit, to view.Session, key, text, trace string) (*acceptedOutput, error) {
 	text = harness.CleanText(text)
 	if strings.TrimSpace(text) == "" {
 		return nil, refuseField("#/text", "is empty")
 	}
-	in := postgres.Inbound{Arrivals: []postgres.Arrival{{
+	in := postgres.Inbound{Audit: audit, Arrivals: []postgres.Arrival{{
 		Account: to.Account, ProviderID: key, Chat: to.Chat, Only: to.ID,
 		Message: harness.Message{Channel: harness.ChannelAPI, ChannelUserID: callerName(ctx), Text: text},
 	}}}
@@ -289,16 +279,11 @@ func (a *api) sameMessage(ctx context.Context, known postgres.Accepted, to view.
 }
 
 func (a *api) cancelSession(ctx context.Context, in *sessionInput) (*sessionOutput, error) {
-	before, err := a.Store.GetSession(ctx, in.session())
-	if err != nil {
-		return nil, err
-	}
-	s, events, err := a.Store.CancelSession(ctx, in.session(), callerName(ctx))
+	s, events, err := a.Store.CancelSession(ctx, in.session(), by(ctx, access.Cancel, access.Sessions))
 	if err != nil {
 		return nil, err
 	}
 	a.Publish(ctx, events...)
-	a.audit(ctx, access.Right{Verb: access.Cancel, Resource: access.Sessions}, in.ID, before, s)
 	return &sessionOutput{s}, nil
 }
 

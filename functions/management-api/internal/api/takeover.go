@@ -12,8 +12,8 @@ import (
 )
 
 type takeoverStore interface {
-	PauseSession(ctx context.Context, id harness.SessionID, by string) (view.Session, error)
-	UnpauseSession(ctx context.Context, id harness.SessionID, by string) (view.Session, []event.Event, error)
+	PauseSession(ctx context.Context, id harness.SessionID, by postgres.Audit) (view.Session, error)
+	UnpauseSession(ctx context.Context, id harness.SessionID, by postgres.Audit) (view.Session, []event.Event, error)
 	Reply(ctx context.Context, r postgres.PersonReply) (view.Message, bool, []event.Event, error)
 }
 
@@ -33,21 +33,19 @@ func (a *api) registerTakeovers() {
 }
 
 func (a *api) pauseSession(ctx context.Context, in *sessionInput) (*sessionOutput, error) {
-	s, err := a.Store.PauseSession(ctx, in.session(), callerName(ctx))
+	s, err := a.Store.PauseSession(ctx, in.session(), by(ctx, access.Takeover, access.Sessions))
 	if err != nil {
 		return nil, err
 	}
-	a.audit(ctx, access.Right{Verb: access.Takeover, Resource: access.Sessions}, in.ID, nil, s)
 	return &sessionOutput{s}, nil
 }
 
 func (a *api) resumeSession(ctx context.Context, in *sessionInput) (*sessionOutput, error) {
-	s, events, err := a.Store.UnpauseSession(ctx, in.session(), callerName(ctx))
+	s, events, err := a.Store.UnpauseSession(ctx, in.session(), by(ctx, access.Takeover, access.Sessions))
 	if err != nil {
 		return nil, err
 	}
 	a.Publish(ctx, events...)
-	a.audit(ctx, access.Right{Verb: access.Takeover, Resource: access.Sessions}, in.ID, nil, s)
 	return &sessionOutput{s}, nil
 }
 
@@ -57,13 +55,13 @@ func (a *api) replyInSession(ctx context.Context, in *replyInput) (*messageOutpu
 	}
 	m, fresh, events, err := a.Store.Reply(ctx, postgres.PersonReply{
 		Session: in.session(), Text: in.Body.Text, Author: callerName(ctx), Key: a.identity(ctx, in.Key),
+		Audit: by(ctx, access.Takeover, access.Sessions),
 	})
 	if err != nil {
 		return nil, err
 	}
 	if fresh {
 		a.Publish(ctx, events...)
-		a.audit(ctx, access.Right{Verb: access.Takeover, Resource: access.Sessions}, in.ID, nil, accepted{Session: m.Session, Message: m.ID})
 	}
 	return &messageOutput{m}, nil
 }

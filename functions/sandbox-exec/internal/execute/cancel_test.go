@@ -46,7 +46,7 @@ func (w *world) left(e event.Event) {
 // cancelSession returns the announcement of the command that is to be ended.
 func (w *world) cancelSession(session string) event.Event {
 	w.Helper()
-	_, events, err := w.store.CancelSession(context.Background(), harness.SessionID(session), "ann")
+	_, events, err := w.store.CancelSession(context.Background(), harness.SessionID(session), postgres.Audit{Actor: "ann"})
 	if err != nil || len(events) != 2 || events[1].Type != event.ExecutionRequested {
 		w.Fatalf("published %+v, %v", events, err)
 	}
@@ -131,7 +131,7 @@ func TestACommandOfATerminatedSandboxIsCancelled(t *testing.T) {
 	e := w.ask("ses_a", ticking)
 	done := w.begin(e)
 	id := query[string](w, `SELECT sandbox_id FROM sandboxes`)
-	_, events, err := w.store.TerminateSandbox(t.Context(), harness.SandboxID(id), "ann")
+	_, events, err := w.store.TerminateSandbox(t.Context(), harness.SandboxID(id), postgres.Audit{Actor: "ann"})
 	if err != nil || len(events) != 1 {
 		t.Fatal(events, err)
 	}

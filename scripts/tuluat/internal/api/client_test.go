@@ -87,6 +87,10 @@ func TestRetries(t *testing.T) {
 			_, err := c.Start(ctx, "a", "text", "", nil)
 			return err
 		}, 3},
+		"agent, cut off": {cut, func(ctx context.Context, c *Client) error {
+			_, err := c.Create(ctx, Agents, Document{"application/yaml", []byte("kind: AiAgent\n")}, false)
+			return err
+		}, 3},
 		"update, cut off": {cut, update(false), 1},
 		"update, busy":    {func(w http.ResponseWriter) { w.WriteHeader(503) }, update(false), 1},
 		"update, too many": {func(w http.ResponseWriter) {

@@ -29,12 +29,14 @@ func (i Item[T]) MarshalJSON() ([]byte, error) { return i.Raw, nil }
 // List is the begin of a list.
 type List[T any] struct {
 	Items []Item[T]
-	More  bool // there is more than was asked for
+	More  bool   // there is more than was asked for
+	Mark  string // of the log, when it was read
 }
 
 type page[T any] struct {
 	Items []Item[T] `json:"items"`
 	Next  string    `json:"next"`
+	Mark  string    `json:"mark"`
 }
 
 const (
@@ -59,6 +61,9 @@ func list[T any](ctx context.Context, c *Client, path string, query url.Values, 
 			return l, err
 		}
 		l.Items = append(l.Items, p.Items...)
+		if l.Mark == "" { // the first page has it
+			l.Mark = p.Mark
+		}
 		if p.Next == "" {
 			return l, nil
 		}

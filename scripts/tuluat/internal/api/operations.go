@@ -106,9 +106,12 @@ type LogFilter struct {
 	Agent, Session, Text string
 	Levels               []string
 	Since, Until         time.Time
+	Follow               bool   // answer with a mark
+	Mark                 string // of the answer before: all that may be new since then
 }
 
-// Logs lists, newest first.
+// Logs lists, newest first. Who follows hands the mark of the list back the next
+// time, and knows by the ids what they have had.
 func (c *Client) Logs(ctx context.Context, f LogFilter, most int) (List[view.LogEntry], error) {
 	at, agent := path("logs"), f.Agent
 	if agent != "" { // one that does not exist is said so
@@ -116,6 +119,7 @@ func (c *Client) Logs(ctx context.Context, f LogFilter, most int) (List[view.Log
 	}
 	return list[view.LogEntry](ctx, c, at, query(map[string][]string{
 		"agent": {agent}, "session": {f.Session}, "level": f.Levels, "text": {f.Text}, "since": {moment(f.Since)}, "until": {moment(f.Until)},
+		"follow": {map[bool]string{true: "true"}[f.Follow]}, "mark": {f.Mark},
 	}), most)
 }
 

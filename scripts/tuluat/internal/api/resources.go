@@ -90,10 +90,11 @@ func (c *Client) Object(ctx context.Context, kind Kind, name string) (Item[Objec
 	return versioned(c.do(ctx, call{method: http.MethodGet, path: path(kind.plural, name), repeatable: true}))
 }
 
-// Create makes one. A dry run only says what would come of it.
+// Create makes one, once, also where the answer is lost. A dry run only says what
+// would come of it.
 func (c *Client) Create(ctx context.Context, kind Kind, d Document, dryRun bool) (Item[Object], error) {
 	return versioned(c.do(ctx, call{
-		method: http.MethodPost, path: path(kind.plural), query: dry(dryRun), document: d, header: keyed(time.Now()), repeatable: dryRun,
+		method: http.MethodPost, path: path(kind.plural), query: dry(dryRun), document: d, header: keyed(time.Now()), repeatable: true,
 	}))
 }
 

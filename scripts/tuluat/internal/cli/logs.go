@@ -56,14 +56,11 @@ type logging struct {
 	limit  int
 	follow bool
 	pause  time.Duration
-	seen   map[int64]time.Time // entries that were shown, and when they are from
+	seen   map[int64]bool // entries of the last look, which were shown
 }
 
-// overlap is how far back a look reaches behind the newest entry: an entry may
-// become visible after a newer one.
-const overlap = 15 * time.Second
-
 func (l *logging) run(ctx context.Context) error {
+	l.filter.Follow = l.follow
 	list, err := l.m.client.Logs(ctx, l.filter, l.limit)
 	if err != nil {
 		return err
@@ -82,21 +79,21 @@ func (l *logging) run(ctx context.Context) error {
 		more(l.m.sys, list.More)
 		return nil
 	}
-	l.seen = map[int64]time.Time{}
 	if err := l.show(list.Items); err != nil {
 		return err
 	}
 	// Entries older than those shown are not asked for: the limit has left them out.
-	from := l.filter.Since
-	if n := len(list.Items); n > 0 && (list.More || from.IsZero()) {
-		from = list.Items[0].View.CreatedAt
+	if n := len(list.Items); n > 0 && (list.More || l.filter.Since.IsZero()) {
+		l.filter.Since = list.Items[0].View.CreatedAt
 	}
-	return l.goOn(ctx, from)
+	l.filter.Mark = list.Mark
+	return l.goOn(ctx)
 }
 
 // goOn looks again and again for what is new, until ctx ends or the API cannot
-// be asked for two minutes.
-func (l *logging) goOn(ctx context.Context, from time.Time) error {
+// be asked for two minutes. An entry may become visible after newer ones: a look
+// reaches as far back as the mark of the one before says.
+func (l *logging) goOn(ctx context.Context) error {
 	ticker := time.NewTicker(l.pause)
 	defer ticker.Stop()
 	lost := l.m.lost()
@@ -107,12 +104,7 @@ func (l *logging) goOn(ctx context.Context, from time.Time) error {
 		case <-ctx.Done():
 			return ctx.Err()
 		}
-		f := l.filter
-		f.Since = from
-		if newest := l.newest(); !newest.IsZero() && newest.Add(-overlap).After(from) {
-			f.Since = newest.Add(-overlap)
-		}
-		list, err := l.m.client.Logs(ctx, f, 0)
+		list, err := l.m.client.Logs(ctx, l.filter, 0)
 		if err != nil {
 			if ctx.Err() != nil || !api.Passing(err) {
 				return err
@@ -131,32 +123,19 @@ func (l *logging) goOn(ctx context.Context, from time.Time) error {
 		if err := l.show(list.Items); err != nil {
 			return err
 		}
-		for id, at := range l.seen {
-			if at.Before(f.Since) {
-				delete(l.seen, id)
-			}
-		}
+		l.filter.Mark = list.Mark
 	}
 }
 
-func (l *logging) newest() time.Time {
-	var newest time.Time
-	for _, at := range l.seen {
-		if at.After(newest) {
-			newest = at
-		}
-	}
-	return newest
-}
-
-// show prints what was not shown before.
+// show prints what was not in the look before, which reached at least as far back.
 func (l *logging) show(items []api.Item[view.LogEntry]) error {
-	w := l.m.sys.Stdout
+	w, before := l.m.sys.Stdout, l.seen
+	l.seen = make(map[int64]bool, len(items))
 	for _, item := range items {
-		if _, known := l.seen[item.View.ID]; known {
+		l.seen[item.View.ID] = true
+		if before[item.View.ID] {
 			continue
 		}
-		l.seen[item.View.ID] = item.View.CreatedAt
 		if l.format == asTable {
 			printLog(w, item.View)
 			continue

@@ -46,6 +46,7 @@ func TestHostileTexts(t *testing.T) {
 		{"id":"msg_2","direction":"OUTBOUND","state":"DONE","text":"x","parts":[{"state":"FAILED","reason":"`+hostile+`"}]}]}`)
 	f.say("GET /api/v1/sessions/ses_1/timeline", 200, `{"items":[{"kind":"TOOL_CALL","id":"`+hostile+`","toolCall":{"name":"executeShell","arguments":"{\"command\":\"`+hostile+`\"}","state":"DONE"}}]}`)
 	f.say("GET /api/v1/logs", 200, `{"items":[{"id":1,"agent":"`+hostile+`","level":"INFO","message":"`+hostile+`","node":"`+hostile+`"}]}`)
+	f.say("GET /api/v1/audit", 200, `{"items":[{"id":1,"actor":"`+hostile+`","object":"`+hostile+`","state":"REFUSED","reason":"`+hostile+`"}]}`)
 	f.say("GET /api/v1/approvals/apr_1", 200, `{"id":"apr_1","agent":"a","state":"PENDING","title":"`+hostile+`","input":{"command":"`+hostile+`","`+hostile+`":{"a":["`+hostile+`"]}},"digest":"d"}`)
 	f.say("GET /api/v1/deadletters/1", 200, `{"id":1,"type":"`+hostile+`","cause":"`+hostile+`","payload":{"`+hostile+`":"`+hostile+`"}}`)
 	f.say("GET /api/v1/executions/exe_1", 200, `{"id":"exe_1","state":"FAILED","command":"`+hostile+`","reason":"`+hostile+`"}`)
@@ -54,7 +55,7 @@ func TestHostileTexts(t *testing.T) {
 	f.say("GET /api/v1/agents/x/sandboxes", 200, `{"items":[]}`)
 	f.say("GET /api/v1/agents/x/logs", 403, `{"detail":"`+hostile+`"}`)
 	for _, command := range []string{
-		"session list", "session show ses_1", "session messages ses_1", "session timeline ses_1", "logs", "approval show apr_1", "deadletter show 1", "execution show exe_1", "execution show exe_2",
+		"session list", "session show ses_1", "session messages ses_1", "session timeline ses_1", "logs", "audit list", "approval show apr_1", "deadletter show 1", "execution show exe_1", "execution show exe_2",
 		"get agent x", "describe agent x", "approval approve apr_1",
 	} {
 		args := strings.Fields(command)

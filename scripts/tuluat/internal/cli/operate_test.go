@@ -304,22 +304,28 @@ func TestFollowLogs(t *testing.T) {
 	f := newFake(t)
 	ctx, cancel := context.WithCancel(t.Context())
 	looks := 0
+	var marks []string
 	entry := func(id, second int) string {
 		return fmt.Sprintf(`{"id":%d,"agent":"coder","level":"INFO","message":"entry %d\u001b","createdAt":"2026-01-02T03:04:%02dZ"}`, id, id, second)
 	}
 	var since []string
 	f.mux.HandleFunc("GET /api/v1/agents/coder/logs", func(w http.ResponseWriter, r *http.Request) {
 		looks++
-		since = append(since, r.URL.Query().Get("since"))
+		query := r.URL.Query()
+		since, marks = append(since, query.Get("since")), append(marks, query.Get("follow")+" "+query.Get("mark")+query.Get("after"))
 		switch looks {
 		case 1:
-			fmt.Fprintf(w, `{"items":[%s,%s],"next":"x"}`, entry(3, 30), entry(2, 20))
+			fmt.Fprintf(w, `{"items":[%s,%s],"next":"x","mark":"m1"}`, entry(3, 30), entry(2, 20))
 		case 2, 3, 4, 5: // all tries of one look
 			f.problem(w, 503, "away")
 		case 6:
-			fmt.Fprintf(w, `{"items":[%s,%s,%s]}`, entry(5, 31), entry(3, 30), entry(2, 20))
+			fmt.Fprintf(w, `{"items":[%s,%s],"next":"y","mark":"m2"}`, entry(5, 59), entry(3, 30))
+		case 7: // its second page
+			fmt.Fprintf(w, `{"items":[%s]}`, entry(2, 20))
+		case 8: // long after it was written
+			fmt.Fprintf(w, `{"items":[%s,%s],"mark":"m3"}`, entry(5, 59), entry(4, 0))
 		default:
-			fmt.Fprintf(w, `{"items":[%s,%s,%s]}`, entry(5, 31), entry(4, 30), entry(3, 30))
+			fmt.Fprintf(w, `{"items":[%s],"mark":"m4"}`, entry(5, 59))
 			time.AfterFunc(100*time.Millisecond, cancel)
 		}
 	})
@@ -336,8 +342,28 @@ func TestFollowLogs(t *testing.T) {
 			t.Errorf("entry %d is not there once: %q", id, got.out)
 		}
 	}
-	if since[0] != "" || since[1] != "2026-01-02T03:04:20Z" || !strings.Contains(got.errOut, "away (503)") {
+	if since[0] != "" || since[1] != "2026-01-02T03:04:20Z" || since[8] != since[1] || !strings.Contains(got.errOut, "away (503)") {
 		t.Errorf("since %q, said %q", since, got.errOut)
+	}
+	if want := "true |true m1|true m1|true m1|true m1|true m1|true m1y|true m2|true m3"; strings.Join(marks[:9], "|") != want {
+		t.Errorf("asked with %q", marks)
+	}
+}
+
+func TestAudit(t *testing.T) {
+	f := newFake(t)
+	f.say("GET /api/v1/audit", 200, `{"items":[{"id":3,"actor":"ann","action":"update aiagents","object":"a","state":"UNKNOWN","requestId":"r3"},
+		{"id":2,"actor":"ann","action":"update aiagents","object":"a","state":"REFUSED","reason":"by a policy","requestId":"r2"},
+		{"id":1,"actor":"ben","action":"cancel sessions","object":"ses_1","state":"DONE","requestId":"r1"}]}`)
+	got := f.run("audit", "list", "--object", "a", "--since", "2026-01-02T00:00:00Z")
+	lines := strings.Split(got.out, "\n")
+	for i, want := range []string{"STATE", "unknown ", "refused: by a policy ", "done "} {
+		if got.code != 0 || len(lines) != 5 || !strings.Contains(lines[i], want) {
+			t.Errorf("line %d lacks %q: %+v", i, want, got)
+		}
+	}
+	if asked := f.asked()[0]; asked != "GET /api/v1/audit?limit=50&object=a&since=2026-01-02T00%3A00%3A00Z" {
+		t.Error(asked)
 	}
 }
 

@@ -189,7 +189,7 @@ func newAudit(sys System) *cobra.Command {
 	var limit int
 	list := &cobra.Command{
 		Use: "list", Aliases: []string{"ls"}, Short: "List writes, the newest first", Args: cobra.NoArgs,
-		Long: "List writes through the management API, the newest first. -o json also has what was\nthere before and after.",
+		Long: "List writes through the management API, the newest first. One whose state is unknown\nwas about to be done when the API was cut off from what it wrote. -o json also has what\nwas there before and after.",
 	}
 	f.flag(list)
 	limitFlag(list, &limit, 50)
@@ -206,10 +206,19 @@ func newAudit(sys System) *cobra.Command {
 			{"ACTOR", func(a view.AuditEntry) string { return short(a.Actor, 60) }},
 			{"ACTION", func(a view.AuditEntry) string { return a.Action }},
 			{"OBJECT", func(a view.AuditEntry) string { return short(a.Object, 60) }},
+			{"STATE", auditState},
 			{"REQUEST", func(a view.AuditEntry) string { return a.RequestID }},
 		})
 	})
 	return group(&cobra.Command{Use: "audit", Short: "See who changed what"}, list)
+}
+
+func auditState(a view.AuditEntry) string {
+	text := words(string(a.State))
+	if a.Reason != "" {
+		text += ": " + short(a.Reason, 60)
+	}
+	return text
 }
 
 var errNoTerminal = errors.New("no token: pass one with --token-file FILE, in TULUAT_TOKEN, or on standard input")
