@@ -178,11 +178,11 @@ func TestManagementAPIDoesItsWork(t *testing.T) {
 		"replay 2": func() error { _, _, err := s.ReplayDeadLetter(ctx, 2, ann); return err },
 		"replay 3": func() error { _, _, err := s.ReplayDeadLetter(ctx, 3, ann); return err },
 		"audit": func() error {
-			w, err := s.BeginWrite(ctx, postgres.Write{Audit: ann, Key: "k", Outcome: view.AuditDone})
+			w, err := s.BeginWrite(ctx, postgres.Write{Audit: ann, Key: "k", State: view.AuditDone})
 			if err == nil {
 				_, err = s.WriteOf(ctx, "k")
 			}
-			w.Outcome = view.AuditDone
+			w.State = view.AuditDone
 			return errors.Join(err, s.EndWrite(ctx, w))
 		},
 		"audits": func() error { _, err := s.ListAudit(ctx, postgres.AuditFilter{}, view.Place{}, 9); return err },
@@ -203,7 +203,7 @@ func TestManagementAPIDoesItsWork(t *testing.T) {
 		}
 	}
 	for _, sql := range []string{
-		`SELECT nonce FROM executions`, `SELECT e::text FROM executions e`, `UPDATE audit_log SET actor = 'x'`, `UPDATE audit_log SET outcome = 'UNKNOWN'`, `DELETE FROM audit_log`, `UPDATE executions SET command = 'x'`,
+		`SELECT nonce FROM executions`, `SELECT e::text FROM executions e`, `UPDATE audit_log SET actor = 'x'`, `UPDATE audit_log SET state = 'UNKNOWN'`, `DELETE FROM audit_log`, `UPDATE executions SET command = 'x'`,
 		`UPDATE messages SET text = 'x'`, `INSERT INTO approvals SELECT * FROM approvals`, `UPDATE approvals SET title = 'x'`, `DELETE FROM approval_grants`, `UPDATE approval_votes SET decided_by = 'x'`, `SELECT * FROM agent_revisions`, `SELECT * FROM pairings`, `DELETE FROM sessions`,
 		`UPDATE channel_routes SET open_to_all = true`, `UPDATE replies SET text = 'x'`, `INSERT INTO sandboxes SELECT * FROM sandboxes`,
 	} {
