@@ -84,6 +84,54 @@ func TestIndexesOfAFailedRunAreBuiltAgain(t *testing.T) {
 	}
 }
 
+// What an older build has written stays as it is, in the order in which it was
+// asked for, also where the migration ends half way: the next run makes it whole.
+func TestAuditAndApprovalsOfAnOlderBuild(t *testing.T) {
+	ctx := context.Background()
+	dsn := postgrestest.Empty(t)
+	migrateTo(t, dsn, 11)
+	conn, err := pgx.Connect(ctx, dsn.Reveal())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Close(ctx)
+	run := func(statements ...string) {
+		t.Helper()
+		for _, sql := range statements {
+			if _, err := conn.Exec(ctx, sql); err != nil {
+				t.Fatalf("%s: %v", sql, err)
+			}
+		}
+	}
+	const ask = `INSERT INTO approvals (approval_id, session_id, agent_name, title, digest, state) VALUES `
+	run(`INSERT INTO agents (agent_name, revision, phase, digest) VALUES ('coder', 1, 'READY', 'd')`,
+		`INSERT INTO sessions (session_id, agent_name, channel, account, chat, state) VALUES ('ses_1', 'coder', 'API', 'coder', 'a', 'IDLE')`,
+		ask+`('apr_1', 'ses_1', 'coder', 't', 'd', 'PENDING'), ('apr_2', 'ses_1', 'coder', 't', 'd', 'PENDING')`,
+		`UPDATE approvals SET reason = 'moved behind the other' WHERE approval_id = 'apr_1'`,
+		`INSERT INTO audit_log (actor, action, object) VALUES ('ann', 'cancel sessions', 'ses_1')`)
+	stands := func(when, want string) {
+		t.Helper()
+		var got string
+		if err := conn.QueryRow(ctx, `SELECT (SELECT string_agg(approval_id, ' ' ORDER BY seq) FROM approvals) || ', ' || (SELECT count(*) FROM approval_events) || ' told, audit '
+			|| (SELECT string_agg(concat_ws(' ', actor, state, reason, idempotency_key), ', ') FROM audit_log) || ', indexes '
+			|| (SELECT count(*) FROM pg_index i JOIN pg_class c ON c.oid = i.indexrelid WHERE c.relname IN ('audit_log_once', 'executions_order', 'approvals_order') AND i.indisvalid)`).Scan(&got); err != nil || got != want {
+			t.Errorf("%s: %q, %v; want %q", when, got, err, want)
+		}
+	}
+	migrate := func() {
+		t.Helper()
+		if err := schema.Migrate(ctx, dsn, slog.New(slog.DiscardHandler)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	migrate()
+	stands("from an older build", "apr_1 apr_2, 2 told, audit ann DONE , indexes 3")
+	run(ask+`('apr_0', 'ses_1', 'coder', 't', 'd', 'PENDING')`, // by a clock that was set
+		`DELETE FROM goose_db_version WHERE version_id >= 12`, `DROP INDEX approvals_order`, `UPDATE pg_index SET indisvalid = false WHERE indexrelid = 'audit_log_once'::regclass`)
+	migrate()
+	stands("after a run that ended half way", "apr_1 apr_2 apr_0, 3 told, audit ann DONE , indexes 3")
+}
+
 // A table that somebody keeps locked: the migration ends soon and leaves
 // nothing, and the next run succeeds.
 func TestAMigrationDoesNotWaitLongForALock(t *testing.T) {
