@@ -136,7 +136,10 @@ func writes(t *testing.T, s *postgres.Store) map[string]written {
 	c := runIn(t, s, "exe_1")
 	run(t, s, `INSERT INTO approvals (approval_id, session_id, agent_name, tool_call_id, title, digest, state)
 			SELECT 'apr_1', session_id, agent_name, tool_call_id, 't', 'd1', 'PENDING' FROM tool_calls JOIN sessions USING (session_id)`,
+		`INSERT INTO approvals (approval_id, session_id, agent_name, title, input, digest, state, quorum)
+			SELECT id, session_id, agent_name, 't', '{"tool": "executeShell"}', 'd1', 'PENDING', n FROM sessions, (VALUES ('apr_2', 2), ('apr_3', 1)) more (id, n) WHERE chat = 'asked'`,
 		`UPDATE sessions SET due_at = now() + interval '1 hour' WHERE chat = 'asked'`)
+	pwd := harness.ApprovalSubject{Tool: harness.ToolExecuteShell, Arguments: json.RawMessage(`{"command":"pwd"}`)}
 	letter := event.Event{ID: "e1", Type: event.SessionDue, Session: asked, Payload: event.Payload{Session: asked}}
 	if state, err := s.PutDeadLetter(ctx, postgres.DeadLetter{Event: letter, Destination: "d"}); err != nil || state != postgres.DeadLetterOpen {
 		t.Fatal(state, err)
@@ -164,6 +167,22 @@ func writes(t *testing.T, s *postgres.Store) map[string]written {
 			"apr_1", `{"agent": "code", "session": "ses_", "toolCall": "call_", "digest": "d1", "state": "PENDING"}`,
 			`{"agent": "code", "session": "ses_", "toolCall": "call_", "digest": "d1", "state": "APPROVED"}`, func(a postgres.Audit) error {
 				_, _, err := s.DecideApproval(ctx, postgres.Decision{ID: "apr_1", State: harness.ApprovalApproved, By: a.Actor, Via: harness.ChannelAPI, Reason: "secret", Audit: a})
+				return err
+			},
+		},
+		"vote": {
+			"apr_2", `{"agent": "code", "session": "ses_", "digest": "d1", "state": "PENDING"}`,
+			`{"agent": "code", "session": "ses_", "digest": "d1", "state": "PENDING", "decision": "APPROVED"}`, func(a postgres.Audit) error {
+				_, _, err := s.DecideApproval(ctx, postgres.Decision{ID: "apr_2", State: harness.ApprovalApproved, By: a.Actor, Via: harness.ChannelAPI, Audit: a})
+				return err
+			},
+		},
+		"change and decide": {
+			"apr_3", `{"agent": "code", "session": "ses_", "digest": "d1", "state": "PENDING"}`,
+			`{"agent": "code", "session": "ses_", "digest": "` + pwd.Digest() + `", "state": "APPROVED", "scope": "SESSION"}`, func(a postgres.Audit) error {
+				_, _, err := s.DecideApproval(ctx, postgres.Decision{
+					ID: "apr_3", State: harness.ApprovalApproved, By: a.Actor, Via: harness.ChannelAPI, Digest: "d1", Arguments: pwd.Arguments, Scope: harness.GrantSession, Audit: a,
+				})
 				return err
 			},
 		},
@@ -242,7 +261,7 @@ func writes(t *testing.T, s *postgres.Store) map[string]written {
 var (
 	anyID     = regexp.MustCompile(`"(msg|ses|exe|call)_[0-9a-z]+"`)
 	anyTime   = regexp.MustCompile(`"2[0-9]{3}-[^"]+"`)
-	rowTables = []string{"agents", "switches", "steps", "replies", "workflow_starts", "approval_votes", "sessions", "messages", "inbox", "outbox", "executions", "sandboxes", "approvals", "dead_letters", "tool_calls", "session_events", "agent_execution_logs", "audit_log"}
+	rowTables = []string{"agents", "switches", "steps", "replies", "workflow_starts", "approval_votes", "sessions", "messages", "inbox", "outbox", "executions", "sandboxes", "approvals", "approval_grants", "dead_letters", "tool_calls", "session_events", "agent_execution_logs", "audit_log"}
 )
 
 // alike compares JSON but for the numbers of ids, and times.

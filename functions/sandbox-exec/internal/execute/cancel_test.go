@@ -10,6 +10,7 @@ import (
 
 	"tuluat.ai/harness/shared/event"
 	"tuluat.ai/harness/shared/harness"
+	"tuluat.ai/harness/shared/postgres"
 	"tuluat.ai/harness/shared/sandbox"
 )
 
