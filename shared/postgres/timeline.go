@@ -64,9 +64,9 @@ func (p *progress) place() view.Place {
 // Timeline returns up to limit entries of what happened in a session behind after,
 // and the place to go on from, which is the zero place at the end. Entries are in
 // the order of their times; of one moment, a visit is before what it asked for, and
-// a message before a step and that before what it asked for. Every entry is on one page: one that is committed late
-// is on a later page, behind entries of its time. harness.Invalid: after is no
-// place of a timeline.
+// a message before a step and that before what it asked for. Every entry is on one
+// page: one that is committed late is on a later page, behind entries of its time.
+// harness.Invalid: after is no place of a timeline.
 func (s *Store) Timeline(ctx context.Context, session harness.SessionID, after view.Place, limit int) ([]view.Entry, view.Place, error) {
 	var at progress
 	if err := at.read(after); err != nil {
