@@ -40,7 +40,7 @@ func blocks() []Word {
 		{Name: "pattern", Meaning: "a regular expression that something must match: judged by it, or started", Column: "pattern", Key: "pattern", Value: "PATTERN"},
 		{Name: "length", Meaning: "judged by how long it is", Value: "LENGTH"},
 		{Name: "http", Meaning: "judged by a service", Value: "HTTP"},
-		{Name: "block", Meaning: "it goes no further", Value: "BLOCK"},
+		{Name: "block", Meaning: "a guardrail's hit: it goes no further; of a remote tool: the block of the agent that gives it", Key: "block", Value: "BLOCK"},
 		{Name: "redact", Meaning: "what was found is blacked out", Value: "REDACT"},
 		{Name: "ask", Meaning: "a human is asked", Value: "ASK"},
 		{Name: "always", Meaning: "a human is asked about every call; of a decision: it holds whenever exactly the same is asked", Value: "ALWAYS"},
