@@ -7,7 +7,7 @@ import "slices"
 func Allowed(program string) []string {
 	switch program {
 	case prefix + "functions/agent-step":
-		return slices.Concat(shell, store, models, cel)
+		return slices.Concat(shell, store, models, cel, mcp)
 	case prefix + "functions/sandbox-exec":
 		return slices.Concat(shell, store, objects, kube, pods)
 	case prefix + "functions/reaper-cron":
@@ -87,6 +87,17 @@ var models = []string{
 	"go.opentelemetry.io/otel/metric",
 	"go.opentelemetry.io/otel/trace",
 	"go.yaml.in/yaml/v4",
+}
+
+// The official SDK of the Model Context Protocol and what it needs.
+var mcp = []string{
+	"github.com/modelcontextprotocol/go-sdk",
+	"github.com/google/jsonschema-go",
+	"github.com/segmentio/asm", // the SDK's JSON
+	"github.com/segmentio/encoding",
+	"github.com/yosida95/uritemplate/v3",
+	"golang.org/x/oauth2",
+	"golang.org/x/time",
 }
 
 // What shared/archive brings: S3.
