@@ -5,6 +5,7 @@ func remotes() []Word {
 	return []Word{
 		{Name: "remote", Meaning: "the remote tool of a call, as it was offered", Column: "remote", Key: "remote"},
 		{Name: "server", Meaning: "one server, or another agent, of a block of an agent: its name there", Column: "server_name", Key: "server"},
+		{Name: "parameters", Meaning: "what a tool takes, as a JSON schema", Key: "parameters"},
 		{Name: "settings", Meaning: "names, by their content, the settings that matter to a call", Key: "settings"},
 		{Name: "begunToken", Meaning: "the lease token of the claim that made a call", Column: "begun_token"},
 		{Name: "mcpServer", Meaning: "one of the mcpServers of an agent, and what it offered when it was last asked", Table: "mcp_servers"},

@@ -290,14 +290,14 @@ func TestHowCallsEnd(t *testing.T) {
 		"killed while it runs": {func(f *far) func(context.Context, *sdk.CallToolRequest) (*sdk.CallToolResult, error) {
 			return func(ctx context.Context, _ *sdk.CallToolRequest) (*sdk.CallToolResult, error) {
 				go f.CloseClientConnections()
-				<-ctx.Done()
-				return nil, ctx.Err()
+				f.hang(ctx)
+				return nil, errors.New("nobody hears it")
 			}
 		}, []string{"FAILED: There is no result of the MCP server far: ", "The call may have run and was not repeated."}},
-		"slower than its time": {func(*far) func(context.Context, *sdk.CallToolRequest) (*sdk.CallToolResult, error) {
+		"slower than its time": {func(f *far) func(context.Context, *sdk.CallToolRequest) (*sdk.CallToolResult, error) {
 			return func(ctx context.Context, _ *sdk.CallToolRequest) (*sdk.CallToolResult, error) {
-				<-ctx.Done()
-				return nil, ctx.Err()
+				f.hang(ctx)
+				return nil, errors.New("nobody hears it")
 			}
 		}, []string{"FAILED: There is no result of the MCP server far: it did not answer in time. The call may have run and was not repeated."}},
 		"asks for the model": {func(*far) func(context.Context, *sdk.CallToolRequest) (*sdk.CallToolResult, error) {

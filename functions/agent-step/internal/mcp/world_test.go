@@ -171,6 +171,15 @@ type far struct {
 	auths map[string]bool // Authorization headers
 	ids   map[string]bool // of sessions
 	sdk   *sdk.Server
+	done  chan struct{} // closed when the test is over
+}
+
+// hang is what a tool does that does not end.
+func (f *far) hang(ctx context.Context) {
+	select {
+	case <-ctx.Done():
+	case <-f.done:
+	}
 }
 
 type said struct {
@@ -180,7 +189,7 @@ type said struct {
 // serve starts a server with the tool echo.
 func serve(t *testing.T, options *sdk.StreamableHTTPOptions) *far {
 	t.Helper()
-	f := &far{calls: map[string]int{}, auths: map[string]bool{}, ids: map[string]bool{}}
+	f := &far{calls: map[string]int{}, auths: map[string]bool{}, ids: map[string]bool{}, done: make(chan struct{})}
 	f.sdk = sdk.NewServer(&sdk.Implementation{Name: "far", Version: "1"}, &sdk.ServerOptions{PageSize: 100})
 	sdk.AddTool(f.sdk, &sdk.Tool{Name: "echo", Description: "Says it again."}, func(_ context.Context, _ *sdk.CallToolRequest, in said) (*sdk.CallToolResult, any, error) {
 		return &sdk.CallToolResult{Content: []sdk.Content{&sdk.TextContent{Text: "you said " + in.Text}}}, nil, nil
@@ -208,7 +217,7 @@ func serve(t *testing.T, options *sdk.StreamableHTTPOptions) *far {
 		f.mu.Unlock()
 		handler.ServeHTTP(rw, r)
 	}))
-	t.Cleanup(func() { f.CloseClientConnections(); f.Close() })
+	t.Cleanup(func() { close(f.done); f.CloseClientConnections(); f.Close() })
 	return f
 }
 
