@@ -45,10 +45,10 @@ func build(_ context.Context, env function.Env) (*function.Function, error) {
 	}
 	servers := mcp.New(mcp.Options{Store: store, Secrets: secrets, Log: env.Log, AllowPrivate: cfg.AllowPrivate})
 	env.OnExit(servers.Close)
+	runs := workflow.New(workflow.Options{Store: store, Log: env.Log, Secrets: cfg.secrets(), Now: time.Now})
 	s := step.New(step.Options{
-		Store: store, Model: client, Runs: workflow.New(workflow.Options{Store: store, Log: env.Log, Secrets: cfg.secrets(), Now: time.Now}), Publish: publisher.Publish, Log: env.Log, Secrets: cfg.secrets(),
-		Lease: postgres.Lease{Owner: env.Owner(), For: cfg.Lease}, ContextTokens: cfg.ContextTokens,
-		Tools: []step.Tools{servers}, Prices: cfg.Prices, ModelName: cfg.Model.Name,
+		Store: store, Model: client, Runs: runs, Publish: publisher.Publish, Log: env.Log, Secrets: cfg.secrets(), Checks: mcp.Checks{Store: store, Secrets: secrets},
+		Lease: postgres.Lease{Owner: env.Owner(), For: cfg.Lease}, ContextTokens: cfg.ContextTokens, Tools: []step.Tools{servers}, Prices: cfg.Prices, ModelName: cfg.Model.Name,
 	})
 	return &function.Function{Events: map[event.Type]function.EventFunc{
 		event.MessageReceived:    s.Session,

@@ -19,6 +19,13 @@ type MCPListing struct {
 	Fresh  bool            // the server need not be asked again yet
 }
 
+// AgentsWithServers returns the agents in use that name MCP servers, by name, as
+// their revisions say.
+func (s *Store) AgentsWithServers(ctx context.Context) ([]harness.Agent, error) {
+	return list(ctx, s, `SELECT r.spec FROM agents a JOIN agent_revisions r USING (agent_name, revision)
+		WHERE a.phase <> 'DELETED' AND r.spec ? 'mcpServers' ORDER BY a.agent_name`, nil, pgx.RowTo[harness.Agent])
+}
+
 // How long an answer is believed, and a failure.
 const (
 	mcpFresh = "10 minutes"

@@ -16,6 +16,7 @@ import (
 
 	"tuluat.ai/harness/functions/agent-step/internal/mcp"
 	"tuluat.ai/harness/functions/agent-step/internal/model"
+	"tuluat.ai/harness/shared/event"
 	"tuluat.ai/harness/shared/harness"
 	"tuluat.ai/harness/shared/postgres"
 )
@@ -402,4 +403,26 @@ func TestTheBlockIsSwitchedOff(t *testing.T) {
 	if f.called("echo") != 0 || f.listed() != 1 || len(w.offered()) != 0 {
 		t.Fatalf("called %d times, listed %d times, offered %v", f.called("echo"), f.listed(), w.offered())
 	}
+}
+
+// Whether the Secrets that agents name for servers can be used is a row, for
+// their status.
+func TestSecretsOfServersAreChecked(t *testing.T) {
+	w := newWorld(t,
+		harness.MCPServer{Name: "a", URL: "https://a.example", Headers: harness.SecretRef{Name: "mcp", Key: "headers"}},
+		harness.MCPServer{Name: "b", URL: "https://b.example", Headers: harness.SecretRef{Name: "mcp", Key: "none"}},
+		harness.MCPServer{Name: "c", URL: "https://c.example"})
+	checks := mcp.Checks{Store: w.store, Secrets: w.servers.Secrets}
+	for range 2 {
+		if err := checks.AgentStatusChanged(t.Context(), event.Event{}); err != nil {
+			t.Fatal(err)
+		}
+		w.same("rows", w.text(`SELECT string_agg(concat_ws(' ', function_name, agent_name, secret_key, state), ', ' ORDER BY secret_key) FROM secret_checks`),
+			"agent-step coder headers AVAILABLE, agent-step coder none NOT_FOUND")
+	}
+	w.change(func(a *harness.Agent) { a.MCPServers = nil })
+	if err := checks.AgentStatusChanged(t.Context(), event.Event{}); err != nil {
+		t.Fatal(err)
+	}
+	w.same("rows of nothing", w.text(`SELECT count(*)::text FROM secret_checks`), "0")
 }

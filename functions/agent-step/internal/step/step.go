@@ -49,12 +49,18 @@ type Runs interface {
 	Work(ctx context.Context, claim *postgres.Claim) ([]event.Event, error)
 }
 
+// Checks looks at the Secrets that agents name for the tools of their blocks.
+type Checks interface {
+	AgentStatusChanged(ctx context.Context, e event.Event) error
+}
+
 // Options are everything a Stepper depends on.
 type Options struct {
 	Store         Store
 	Model         Model
 	Runs          Runs
 	Tools         []Tools // of the blocks of agents
+	Checks        Checks  // nil: none
 	Publish       func(ctx context.Context, events ...event.Event)
 	Log           *slog.Logger
 	Lease         postgres.Lease
@@ -247,18 +253,20 @@ func changed(c postgres.StepCommit) []event.Event {
 // resumeBatch is how many sessions one status event wakes; the sweep wakes more.
 const resumeBatch = 200
 
-// AgentStatusChanged wakes the sessions of the agent that are due. One that names
-// no agent asks for a look at Secrets, of which no session is waiting.
+// AgentStatusChanged wakes the sessions of the agent that are due, and looks at
+// Secrets, which is all that one asks for that names no agent.
 func (s *Stepper) AgentStatusChanged(ctx context.Context, e event.Event) error {
-	if e.Payload.Agent == "" {
+	if e.Payload.Agent != "" {
+		events, err := s.Store.DueSessions(ctx, e.Payload.Agent, resumeBatch)
+		if err != nil {
+			return err
+		}
+		s.Publish(ctx, events...)
+	}
+	if s.Checks == nil {
 		return nil
 	}
-	events, err := s.Store.DueSessions(ctx, e.Payload.Agent, resumeBatch)
-	if err != nil {
-		return err
-	}
-	s.Publish(ctx, events...)
-	return nil
+	return s.Checks.AgentStatusChanged(ctx, e)
 }
 
 // ids are the fresh names one commit may need; tests give fixed ones.

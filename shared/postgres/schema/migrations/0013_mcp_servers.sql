@@ -13,4 +13,4 @@ CREATE TABLE mcp_servers (
     PRIMARY KEY (agent_name, server_name)
 );
 
-GRANT SELECT, INSERT, UPDATE, DELETE ON mcp_servers TO tuluat_agent_step;
+GRANT SELECT, INSERT, UPDATE, DELETE ON mcp_servers, secret_checks TO tuluat_agent_step;
