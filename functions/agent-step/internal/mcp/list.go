@@ -20,6 +20,7 @@ const (
 	maxToolName    = 128      // bytes
 	maxPages       = 32
 	maxPageBytes   = 4 << 20 // of one answer
+	maxListBytes   = 1 << 20 // of all that is kept of a server
 )
 
 // tool is one tool as it is kept.
@@ -32,12 +33,19 @@ type tool struct {
 // list is what a server offers, and what of it is left out.
 type list struct {
 	tools []tool
+	bytes int // of their definitions
 	notes []string
 }
 
 // list asks a server for its tools. The error's message says why there are none,
 // in words of our own.
 func (s *Servers) list(ctx context.Context, agent harness.AgentName, server harness.MCPServer) (list, error) {
+	select {
+	case s.listing <- struct{}{}:
+		defer func() { <-s.listing }()
+	case <-ctx.Done():
+		return list{}, harness.Wrap(harness.Unavailable, context.Cause(ctx), "other servers took all the time that there is for lists")
+	}
 	ctx, cancel := context.WithTimeoutCause(ctx, s.ListTime, fmt.Errorf("list deadline of %s", s.ListTime))
 	defer cancel()
 	w, err := s.open(ctx, agent, server, maxPageBytes)
@@ -70,7 +78,7 @@ func (s *Servers) list(ctx context.Context, agent harness.AgentName, server harn
 		}
 		w.next()
 	}
-	for _, why := range []string{tooMany, tooLong, noObject, noName} {
+	for _, why := range []string{tooMany, tooMuch, tooLong, noObject, noName} {
 		if n := count[why]; n > 0 {
 			l.notes = append(l.notes, fmt.Sprintf("%d of its tools are not offered: %s", n, why))
 		}
@@ -84,6 +92,7 @@ type counts map[string]int
 // Why a tool is left out.
 var (
 	tooMany  = fmt.Sprintf("at most %d are; list those that are needed in allowedTools", maxTools)
+	tooMuch  = fmt.Sprintf("with them its list is longer than %d MiB; list those that are needed in allowedTools", maxListBytes>>20)
 	tooLong  = fmt.Sprintf("their parameters are longer than %d KiB", maxSchema>>10)
 	noObject = "their parameters are not a JSON schema of an object"
 	noName   = "they have no name, or a very long one, or that of another"
@@ -105,7 +114,10 @@ func (l *list) add(server harness.MCPServer, t *sdk.Tool, count counts) {
 		count[tooLong]++
 	case len(l.tools) == maxTools:
 		count[tooMany]++
+	case l.bytes+len(schema)+len(t.Description) > maxListBytes:
+		count[tooMuch]++
 	default:
+		l.bytes += len(schema) + len(t.Description)
 		l.tools = append(l.tools, tool{Name: t.Name, Description: cut(harness.CleanText(t.Description), maxDescription), Parameters: object(parameters)})
 	}
 }

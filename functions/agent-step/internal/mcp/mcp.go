@@ -48,6 +48,7 @@ type Options struct {
 type Servers struct {
 	Options
 	transport *http.Transport
+	listing   chan struct{} // holds one for each list that is being read: they may be large
 }
 
 var _ step.Tools = (*Servers)(nil)
@@ -55,6 +56,8 @@ var _ step.Tools = (*Servers)(nil)
 const (
 	dialTime = 10 * time.Second
 	listTime = 10 * time.Second
+
+	maxListings = 4 // lists that a process reads at once
 )
 
 // New returns Servers. It talks to nobody yet.
@@ -62,7 +65,7 @@ func New(o Options) *Servers {
 	if o.ListTime == 0 {
 		o.ListTime = listTime
 	}
-	return &Servers{Options: o, transport: dial.Transport(dialTime, o.AllowPrivate)}
+	return &Servers{Options: o, transport: dial.Transport(dialTime, o.AllowPrivate), listing: make(chan struct{}, maxListings)}
 }
 
 // Close closes idle connections.
@@ -135,17 +138,19 @@ func (s *Servers) refresh(ctx context.Context, c *postgres.Claim, known map[stri
 	answers := make([]answer, len(servers))
 	var names []string
 	var running sync.WaitGroup
+	ctxList, cancel := context.WithTimeoutCause(ctx, 2*s.ListTime, fmt.Errorf("deadline of %s for all lists", 2*s.ListTime))
+	defer cancel()
 	for i, server := range servers {
 		names = append(names, server.Name)
 		if l := known[server.Name]; l.Fresh && l.Digest == server.Digest() {
 			continue
 		}
 		running.Go(func() {
-			l, err := s.list(ctx, c.Session.Agent, server)
+			l, err := s.list(ctxList, c.Session.Agent, server)
 			answers[i] = answer{l, err, true}
 		})
 	}
-	running.Wait()
+	running.Wait() // a list has its time, and all of them have twice that
 	var listings []postgres.MCPListing
 	for i, a := range answers {
 		if !a.done {
