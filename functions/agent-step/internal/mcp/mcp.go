@@ -104,19 +104,23 @@ func (s *Servers) Offer(ctx context.Context, c *postgres.Claim) (step.Offer, err
 	if err != nil {
 		return offer, err
 	}
-	if err := s.refresh(ctx, c, known, &offer); err != nil {
+	lists := map[string][]tool{}
+	for name, l := range known {
+		var tools []tool
+		if json.Unmarshal(l.Tools, &tools) != nil { // of another release
+			delete(known, name)
+			continue
+		}
+		lists[name] = tools
+	}
+	if err := s.refresh(ctx, c, known, lists, &offer); err != nil {
 		return offer, err
 	}
 	for _, server := range servers {
-		l := known[server.Name]
-		var tools []tool
-		if err := json.Unmarshal(l.Tools, &tools); l.Listed && err != nil {
-			return offer, harness.Wrap(harness.Internal, err, "the kept list of the tools of "+server.Name+" cannot be read")
-		}
-		if !l.Listed {
+		if l := known[server.Name]; !l.Listed {
 			offer.Missing = append(offer.Missing, fmt.Sprintf("The tools of the MCP server %s cannot be used now: %s.", server.Name, l.Reason))
 		}
-		for _, t := range tools {
+		for _, t := range lists[server.Name] {
 			offer.Tools = append(offer.Tools, step.Offered{
 				Tool:   model.Tool{Name: server.Name + "__" + t.Name, Description: t.Description, Parameters: t.Parameters},
 				Remote: server.Remote(t.Name), Policy: server.Policy(t.Name),
@@ -128,7 +132,7 @@ func (s *Servers) Offer(ctx context.Context, c *postgres.Claim) (step.Offer, err
 
 // refresh asks the servers whose lists are stale, side by side, and stores what
 // they say.
-func (s *Servers) refresh(ctx context.Context, c *postgres.Claim, known map[string]postgres.MCPListing, offer *step.Offer) error {
+func (s *Servers) refresh(ctx context.Context, c *postgres.Claim, known map[string]postgres.MCPListing, lists map[string][]tool, offer *step.Offer) error {
 	type answer struct {
 		list list
 		err  error
@@ -164,13 +168,15 @@ func (s *Servers) refresh(ctx context.Context, c *postgres.Claim, known map[stri
 			offer.Notes = append(offer.Notes, fmt.Sprintf("the MCP server %s gave no list of its tools: %s", server.Name, l.Reason))
 			if old := known[server.Name]; old.Digest == l.Digest { // it is kept
 				l.Tools, l.Listed = old.Tools, old.Listed
+			} else {
+				delete(lists, server.Name)
 			}
 		} else {
 			text, err := json.Marshal(a.list.tools)
 			if err != nil {
 				return harness.Wrap(harness.Internal, err, "a list of tools cannot be kept")
 			}
-			l.Tools, l.Listed = text, true
+			l.Tools, l.Listed, lists[server.Name] = text, true, a.list.tools
 			for _, note := range a.list.notes {
 				offer.Notes = append(offer.Notes, fmt.Sprintf("the MCP server %s: %s", server.Name, note))
 			}

@@ -173,13 +173,19 @@ func (p *plan) settleCalls(c *postgres.Claim) int {
 			open++
 		default:
 			outcome := postgres.CallOutcome{ID: call.ID, State: harness.ToolCallDone, Result: changedText(call.Approval) + executionText(call.Execution)}
-			if n := repeats(c, call, i); n == warnAt {
-				outcome.Result += fmt.Sprintf("\n[This is the same call for the %d. time. Do something else, or answer.]", n)
-			}
+			outcome.Result += repeated(repeats(c, call, i))
 			p.commit.Results = append(p.commit.Results, outcome)
 		}
 	}
 	return open
+}
+
+// repeated warns of a call that was made n times in its turn.
+func repeated(n int) string {
+	if n != warnAt {
+		return ""
+	}
+	return fmt.Sprintf("\n[This is the same call for the %d. time. Do something else, or answer.]", n)
 }
 
 // end ends the turn with an answer in words. The answer is a step too, so that

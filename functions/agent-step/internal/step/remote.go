@@ -147,7 +147,7 @@ func (s *Stepper) act(ctx context.Context, claim *postgres.Claim, p plan) (postg
 	p.commit.Spent = harness.Spending{Time: time.Since(began)}
 	for i, call := range batch {
 		o := outcomes[i]
-		p.commit.Results = append(p.commit.Results, postgres.CallOutcome{ID: call.ID, State: o.State, Result: outcomeText(o, s.Secrets)})
+		p.commit.Results = append(p.commit.Results, postgres.CallOutcome{ID: call.ID, State: o.State, Result: outcomeText(o, s.Secrets) + again(claim, call.ID)})
 		p.log(levelOf(o.State), "%s: %s after %s", call.name, o.State, time.Since(began).Round(time.Millisecond))
 	}
 	if p.open -= len(batch); p.open == 0 {
@@ -155,6 +155,12 @@ func (s *Stepper) act(ctx context.Context, claim *postgres.Claim, p plan) (postg
 	}
 	p.commit.Again = p.commit.Again || p.open == 0 || len(p.remotes) > len(batch)
 	return p.commit, nil
+}
+
+// again warns of a call that is made too often.
+func again(c *postgres.Claim, id harness.ToolCallID) string {
+	at := slices.IndexFunc(c.Calls, func(call postgres.CallRecord) bool { return call.ID == id })
+	return repeated(repeats(c, c.Calls[at], at))
 }
 
 func levelOf(s harness.ToolCallState) harness.Level {
