@@ -8,6 +8,7 @@ import (
 	"tuluat.ai/harness/functions/agent-step/internal/model"
 	"tuluat.ai/harness/shared/function"
 	"tuluat.ai/harness/shared/harness"
+	"tuluat.ai/harness/shared/secret/source"
 )
 
 type config struct {
@@ -17,6 +18,8 @@ type config struct {
 	ContextTokens int64         // of history sent to the model, estimated
 	Model         model.Config
 	Prices        map[string]harness.Price // by model
+	Secrets       source.Options           // of agents
+	AllowPrivate  bool                     // agents' servers may have private addresses
 }
 
 func parseConfig(getenv func(string) string) (config, error) {
@@ -25,6 +28,8 @@ func parseConfig(getenv func(string) string) (config, error) {
 		DatabaseURL:   harness.Secret(c.Required("DATABASE_URL", "the PostgreSQL connection string")),
 		BrokerURL:     c.Required("BROKER_URL", "where events are published"),
 		Lease:         c.Duration("LEASE", time.Minute),
+		Secrets:       source.Read(c, getenv),
+		AllowPrivate:  c.OneOf("REMOTE_ALLOW_PRIVATE", "false", "true", "false") == "true",
 		ContextTokens: int64(c.Int("MODEL_CONTEXT_TOKENS", 100_000, 1000)),
 		Model: model.Config{
 			Provider:         harness.Provider(c.OneOf("MODEL_PROVIDER", string(harness.ProviderOpenAI), string(harness.ProviderOpenAI), string(harness.ProviderAnthropic))),

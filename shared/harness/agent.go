@@ -46,6 +46,8 @@ type Agent struct {
 	Budget       Budget      `json:"budget"`
 
 	Approvals *ApprovalSpec `json:"approvals,omitempty"` // nil: nobody is asked
+
+	MCPServers []MCPServer `json:"mcpServers,omitempty"`
 }
 
 // ModelSpec says which model thinks. An empty provider or name means the

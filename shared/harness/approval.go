@@ -77,6 +77,12 @@ type ApprovalSpec struct {
 	Terms    ApprovalTerms  `json:"terms"`
 }
 
+// DefaultApprovalTerms are those of a question of an agent that says nothing of
+// them: whoever wrote the message decides within the hour.
+func DefaultApprovalTerms() ApprovalTerms {
+	return ApprovalTerms{Quorum: 1, Timeout: time.Hour, OnTimeout: TimeoutReject}
+}
+
 // ApprovalTerms say who decides an approval, and until when.
 type ApprovalTerms struct {
 	Approvers []Approver      `json:"approvers,omitempty"` // none: whoever wrote the message
@@ -115,6 +121,7 @@ type ApprovalSubject struct {
 	Arguments json.RawMessage `json:"arguments,omitempty"` // of the tool, canonical
 	Sandbox   *SandboxSpec    `json:"sandbox,omitempty"`   // in which a command runs
 	Question  string          `json:"question,omitempty"`  // of a workflow's node, or of a limit
+	Remote    *RemoteTool     `json:"remote,omitempty"`    // of a call that goes elsewhere: where
 }
 
 // Digest names the subject: SHA-256, in hex, of its JSON with canonical

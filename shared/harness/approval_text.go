@@ -44,6 +44,12 @@ func (s ApprovalSubject) Text() string {
 		}
 		fmt.Fprintf(&text, "\nIn %s, network %s, at most %s", image, b.Egress, b.Timeout())
 	}
+	if r := s.Remote; r != nil {
+		fmt.Fprintf(&text, "\nBy the tool %s of %s", Visible(r.Tool), Visible(r.Server))
+		if r.URL != "" {
+			fmt.Fprintf(&text, ", at %s", Visible(r.URL))
+		}
+	}
 	return text.String()
 }
 

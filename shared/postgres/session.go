@@ -75,6 +75,9 @@ type CallRecord struct {
 	Result     string
 	Execution  *ExecutionResult // of an open call that runs a command
 	Approval   *ApprovalResult  // of an open call that a human is asked about
+
+	Remote     *harness.RemoteTool // of a call that a step makes itself
+	BegunToken *int64              // of the claim that made it; nil: none has
 }
 
 // ApprovalResult is how the question about a call stands.
@@ -176,7 +179,7 @@ func (s *Store) ClaimSession(ctx context.Context, id harness.SessionID, lease Le
 			e.execution_id, e.state, e.reason, e.exit_code, e.stdout_bytes, e.stderr_bytes,
 			o.n, o.head, o.tail, e.stdout_tail, r.n, r.head, r.tail, e.stderr_tail,
 			(SELECT array_agg(f.path ORDER BY f.path) FROM attachments f WHERE f.execution_id = e.execution_id),
-			a.approval_id, a.state, a.input, a.digest, a.asked_input IS NOT NULL, a.on_timeout, a.decided_by, a.reason
+			a.approval_id, a.state, a.input, a.digest, a.asked_input IS NOT NULL, a.on_timeout, a.decided_by, a.reason, t.remote, t.begun_token
 		FROM tool_calls t JOIN steps st USING (step_id) JOIN recent USING (message_id)
 		LEFT JOIN executions e ON t.state IN ('PENDING', 'RUNNING') AND e.cause = 'TOOL_CALL' AND e.cause_id = t.tool_call_id
 		LEFT JOIN approvals a ON t.state IN ('PENDING', 'RUNNING') AND a.tool_call_id = t.tool_call_id
@@ -307,7 +310,7 @@ func readCall(row pgx.CollectableRow) (CallRecord, error) {
 	err := row.Scan(&c.ID, &c.Step, &c.ProviderID, &c.Name, &c.Arguments, &c.State, &c.Result,
 		&id, &state, &reason, &e.ExitCode, &stdoutBytes, &stderrBytes,
 		&stdout.bytes, &stdout.head, &stdout.tail, &stdout.printed, &stderr.bytes, &stderr.head, &stderr.tail, &stderr.printed, &e.Files,
-		&asked.id, &asked.state, &asked.subject, &asked.digest, &asked.changed, &asked.onTimeout, &asked.by, &asked.why)
+		&asked.id, &asked.state, &asked.subject, &asked.digest, &asked.changed, &asked.onTimeout, &asked.by, &asked.why, &c.Remote, &c.BegunToken)
 	if err == nil && asked.id != nil {
 		c.Approval = &ApprovalResult{
 			ID: *asked.id, State: *asked.state, Subject: *asked.subject, Digest: *asked.digest, Changed: *asked.changed, OnTimeout: *asked.onTimeout,

@@ -55,11 +55,18 @@ type NewStep struct {
 
 // NewCall is one call: with an Execution it is RUNNING, with a Result it has
 // ended already (a call that could not be started still has its one result), and
-// else it is PENDING and one of the step's Approvals names it.
+// else it is PENDING: a Remote one until a step makes it, and any that one of the
+// step's Approvals names until a human has answered.
 type NewCall struct {
 	CallOutcome
 	ProviderID, Name, Arguments string
 	Execution                   *NewExecution
+	Remote                      *harness.RemoteTool
+}
+
+// Command reports whether the call runs a command, or will once it is approved.
+func (c NewCall) Command() bool {
+	return c.Execution != nil || !c.State.Ended() && c.Remote == nil
 }
 
 // NewExecution is a command to run.
@@ -172,9 +179,9 @@ func (w *stepWriter) step() {
 		if call.State.Ended() {
 			result = &call.Result
 		}
-		w.Queue(`INSERT INTO tool_calls (tool_call_id, step_id, session_id, seq, provider_id, name, arguments, state, result, ended_at)
-			VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, CASE WHEN $9::text IS NOT NULL THEN now() END)`,
-			call.ID, step.ID, claim.ID, i, call.ProviderID, call.Name, call.Arguments, call.State, result)
+		w.Queue(`INSERT INTO tool_calls (tool_call_id, step_id, session_id, seq, provider_id, name, arguments, state, result, ended_at, remote)
+			VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, CASE WHEN $9::text IS NOT NULL THEN now() END, $10)`,
+			call.ID, step.ID, claim.ID, i, call.ProviderID, call.Name, call.Arguments, call.State, result, call.Remote)
 		w.tell("TOOL_CALL", string(call.ID))
 		if call.State.Ended() {
 			w.tell("TOOL_RESULT", string(call.ID))
@@ -281,7 +288,7 @@ func (w *stepWriter) session(due *bool) {
 	if c.Step != nil {
 		toolCalls, tokens = len(c.Step.Calls), c.Step.InputTokens+c.Step.OutputTokens
 		for _, call := range c.Step.Calls {
-			if call.Execution != nil || !call.State.Ended() { // one that a human is asked about may run yet
+			if call.Command() {
 				executions++
 			}
 		}

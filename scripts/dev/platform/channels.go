@@ -70,8 +70,14 @@ func (c *channels) scan() (changed bool, err error) {
 		}
 		documents, _ := v1alpha1.Read(text)
 		for _, d := range documents {
-			for _, spec := range d.Agent.Agent().Harness.Channels {
+			agent := d.Agent.Agent()
+			for _, spec := range agent.Harness.Channels {
 				problems = append(problems, c.add(&next, d.Agent.Metadata.Name, spec))
+			}
+			for _, server := range agent.MCPServers {
+				if server.Headers != (harness.SecretRef{}) { // somebody else's: nothing is made up
+					next.refs["agent-step"] = append(next.refs["agent-step"], server.Headers)
+				}
 			}
 		}
 	}
@@ -127,8 +133,8 @@ func botToken(bot string) string {
 	return fmt.Sprintf("%d:AA%s", 7_000_000_000+int64(binary.BigEndian.Uint32(sum[:4])%900_000_000), rand.Text())
 }
 
-// environment is the secrets of a function's channels under the names that the
-// function looks for: NAME_KEY in capitals.
+// environment is the secrets of a function's channels, or of the servers of
+// agents, under the names that the function looks for: NAME_KEY in capitals.
 func (c *channels) environment(function string) map[string]string {
 	c.mu.Lock()
 	defer c.mu.Unlock()

@@ -161,6 +161,10 @@ func environment(service *manifest.Service, boxes *sandboxes, found *channels) m
 	switch function {
 	case "sandbox-exec", "reaper-cron":
 		return boxes.environment()
+	case "agent-step":
+		env := found.environment(function)
+		env["SECRETS"], env["REMOTE_ALLOW_PRIVATE"] = "environment", "true" // servers on this machine are the rule here
+		return env
 	case "webhook-ingest", "whatsapp-ingest", "telegram-ingest":
 		env := found.environment(function)
 		env["SECRETS"] = "environment"

@@ -73,7 +73,7 @@ const everything = agentHead + `spec:
     input: [{name: p, type: PATTERN, action: redact, patterns: [secret]}, {name: l, type: LENGTH, maxBytes: 10}]
     toolCall: [{name: m, type: MODEL, prompt: judge it, model: {name: m}, tools: [executeShell], text: stop, timeoutSeconds: 5, onFailure: warn}]
     output: [{name: h, type: HTTP, url: "https://example.com/judge", headersSecretRef: {name: s, key: k}}]
-  mcpServers: {enabled: false, servers: [{name: m, url: "https://example.com/mcp", headersSecretRef: {name: s, key: k}, allowedTools: [read], timeoutSeconds: 9}]}
+  mcpServers: {servers: [{name: m, url: "https://example.com/mcp", headersSecretRef: {name: s, key: k}, allowedTools: [read, write], approvals: always, alwaysAsk: [write], neverAsk: [read], timeoutSeconds: 9}]}
   a2a: {enabled: false, peers: [{name: p, description: d, url: "https://example.com/agent", headersSecretRef: {name: s, key: k}, timeoutSeconds: 9}]}
   harness:
     type: BOTH

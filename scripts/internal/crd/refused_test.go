@@ -118,7 +118,6 @@ var badAgents = map[string]refused{
 
 	"skills on":                 {spec("skills: {}"), "", "spec.skills"},
 	"guardrails on":             {spec("guardrails: {enabled: true}"), "", "spec.guardrails"},
-	"MCP on":                    {spec("mcpServers: {servers: []}"), "", "spec.mcpServers"},
 	"A2A with peers":            {spec("a2a: {peers: [{name: p, url: \"https://a.example.com\"}]}"), "", "spec.a2a.peers"},
 	"skill without text":        {spec("skills: {enabled: false, items: [{name: s}]}"), "a skill needs text or configMapRef: write one of them", "spec.skills.items[0]"},
 	"skill with both":           {spec("skills: {enabled: false, items: [{name: s, text: t, configMapRef: {name: m, key: k}}]}"), "a skill needs text or configMapRef", "spec.skills.items[0]"},
@@ -136,6 +135,9 @@ var badAgents = map[string]refused{
 	"guardrail's tools":         {spec("guardrails: {enabled: false, input: [{name: g, type: LENGTH, maxBytes: 1, tools: [x]}]}"), "tools are of guardrails on toolCall: remove them from input and output", "spec.guardrails.input[0].tools"},
 	"server without URL":        {spec("mcpServers: {enabled: false, servers: [{name: m}]}"), "spec.mcpServers.servers[0].url: Required value", "spec.mcpServers.servers[0].url"},
 	"server's name":             {spec("mcpServers: {enabled: false, servers: [{name: M M, url: \"https://example.com\"}]}"), "spec.mcpServers.servers[0].name in body should match", "spec.mcpServers.servers[0].name"},
+	"server's policy":           {spec("mcpServers: {servers: [{name: m, url: \"https://example.com\", approvals: maybe}]}"), `approvals: Unsupported value: "maybe"`, "spec.mcpServers.servers[0].approvals"},
+	"server's tool twice":       {spec("mcpServers: {servers: [{name: m, url: \"https://example.com\", alwaysAsk: [x], neverAsk: [x]}]}"), "", "spec.mcpServers.servers[0].neverAsk[0]"},
+	"server's time":             {spec("mcpServers: {servers: [{name: m, url: \"https://example.com\", timeoutSeconds: 3600}]}"), "timeoutSeconds in body should be less than or equal to 180", "spec.mcpServers.servers[0].timeoutSeconds"},
 	"peer twice":                {spec("a2a: {enabled: false, peers: [{name: p, url: \"https://a\"}, {name: p, url: \"https://b\"}]}"), "spec.a2a.peers[1]: Duplicate value", "spec.a2a.peers[1].name"},
 	"peer's URL":                {spec("a2a: {enabled: false, peers: [{name: p, url: example.com}]}"), "spec.a2a.peers[0].url in body should match", "spec.a2a.peers[0].url"},
 	"approval policy":           {spec("approvals: {enabled: false, policy: sometimes}"), `spec.approvals.policy: Unsupported value: "sometimes"`, "spec.approvals.policy"},

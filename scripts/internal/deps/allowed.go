@@ -7,7 +7,7 @@ import "slices"
 func Allowed(program string) []string {
 	switch program {
 	case prefix + "functions/agent-step":
-		return slices.Concat(shell, store, models, cel)
+		return slices.Concat(shell, store, models, cel, mcp)
 	case prefix + "functions/sandbox-exec":
 		return slices.Concat(shell, store, objects, kube, pods)
 	case prefix + "functions/reaper-cron":
@@ -17,7 +17,7 @@ func Allowed(program string) []string {
 	case prefix + "functions/agent-status":
 		return slices.Concat(shell, store, yaml, jsonPath, kube, cel)
 	case prefix + "functions/management-api", prefix + "functions/management-api/internal/apidoc":
-		return slices.Concat(shell, store, yaml, jsonPath, kube, openAPI, cel, tools, peers)
+		return slices.Concat(shell, store, yaml, jsonPath, kube, openAPI, cel, mcp, peers)
 	case prefix + "functions/webhook-ingest":
 		return slices.Concat(shell, store, jsonPath)
 	case prefix + "functions/dead-letter":
@@ -65,15 +65,6 @@ var store = []string{
 	"golang.org/x/text",
 }
 
-// The official SDK of the Model Context Protocol and what it needs.
-var tools = []string{
-	"github.com/modelcontextprotocol/go-sdk",
-	"github.com/google/jsonschema-go",
-	"github.com/segmentio/asm",
-	"github.com/segmentio/encoding",
-	"github.com/yosida95/uritemplate/v3",
-}
-
 // The official SDK of the Agent2Agent protocol and what it needs.
 var peers = []string{
 	"github.com/a2aproject/a2a-go",
@@ -103,6 +94,17 @@ var models = []string{
 	"go.opentelemetry.io/otel/metric",
 	"go.opentelemetry.io/otel/trace",
 	"go.yaml.in/yaml/v4",
+}
+
+// The official SDK of the Model Context Protocol and what it needs.
+var mcp = []string{
+	"github.com/modelcontextprotocol/go-sdk",
+	"github.com/google/jsonschema-go",
+	"github.com/segmentio/asm", // the SDK's JSON
+	"github.com/segmentio/encoding",
+	"github.com/yosida95/uritemplate/v3",
+	"golang.org/x/oauth2",
+	"golang.org/x/time",
 }
 
 // What shared/archive brings: S3.

@@ -16,6 +16,7 @@ import (
 const understood = `I understand:
   run: COMMAND             runs a command in the sandbox and tells its output and exit code
   run twice: A ;; B        runs two commands with one answer of mine
+  use: TOOL {"a": 1}       calls a tool of this agent and tells what it returned
   hello                    greets you
   choices: A | B | C       lets you tap one of them
   history                  repeats what you said earlier (also: what did I say?)
@@ -69,6 +70,9 @@ func reply(chat conversation, text string) (answer, time.Duration) {
 	if command, ok := after(trimmed, "run:"); ok {
 		return run(chat, command), 0
 	}
+	if wanted, ok := after(trimmed, "use:"); ok {
+		return use(chat, wanted), 0
+	}
 	if titles, ok := after(trimmed, "choices:"); ok {
 		return choose(chat, titles), 0
 	}
@@ -101,6 +105,21 @@ func run(chat conversation, commands ...string) answer {
 		said.Calls = append(said.Calls, call{Name: harness.ToolExecuteShell, Arguments: string(arguments)})
 	}
 	return said
+}
+
+// use calls the tool that text begins with, with the JSON object behind it.
+func use(chat conversation, text string) answer {
+	name, arguments, _ := strings.Cut(strings.TrimSpace(text), " ")
+	if arguments = strings.TrimSpace(arguments); arguments == "" {
+		arguments = "{}"
+	}
+	switch {
+	case !slices.Contains(chat.Tools, name):
+		return answer{Text: fmt.Sprintf("I have no tool %q. I have: %s", name, strings.Join(chat.Tools, ", "))}
+	case !json.Valid([]byte(arguments)):
+		return answer{Text: `What is behind the tool's name is no JSON object: use: TOOL {"a": 1}`}
+	}
+	return answer{Calls: []call{{Name: name, Arguments: arguments}}}
 }
 
 // withoutFiles is what a person wrote, without the lines in which the agent is

@@ -101,18 +101,20 @@ func user(text string) string { return fmt.Sprintf(`{"role":"user","content":%q}
 func TestWhatItSays(t *testing.T) {
 	_, url := start(t, fake.ModelOptions{})
 	for say, hear := range map[string]string{
-		"hello":            "deterministic stand-in",
-		"help":             "run: COMMAND",
-		"History":          "first thing you said",
-		"count":            "sent 1 messages",
-		"think: 0":         "thought for 0 seconds",
-		"think: 31":        "0 to 30 seconds",
-		"think: NaN":       "0 to 30 seconds",
-		"think: much":      "0 to 30 seconds",
-		"run twice: a":     "need ;;",
-		"run:  ":           "no command",
-		"please sing":      "please sing",
-		"running is great": "running is great",
+		"hello":               "deterministic stand-in",
+		"help":                "run: COMMAND",
+		"History":             "first thing you said",
+		"count":               "sent 1 messages",
+		"think: 0":            "thought for 0 seconds",
+		"think: 31":           "0 to 30 seconds",
+		"think: NaN":          "0 to 30 seconds",
+		"think: much":         "0 to 30 seconds",
+		"run twice: a":        "need ;;",
+		"run:  ":              "no command",
+		"use: nothing":        "I have no tool \"nothing\". I have: executeShell",
+		"use: executeShell {": "no JSON object",
+		"please sing":         "please sing",
+		"running is great":    "running is great",
 	} {
 		if got, _ := post(t, url+openAI, openAIBody(user(say))).at(t, "choices", 0, "message", "content").(string); !strings.Contains(got, hear) {
 			t.Errorf("%q: %q", say, got)
@@ -150,6 +152,10 @@ func TestItRunsCommandsAndTellsTheirResults(t *testing.T) {
 	two := post(t, url+anthropic, anthropicBody(user("run twice: a b ;; c")))
 	if two.at(t, "content", 0, "input", "command") != "a b" || two.at(t, "content", 1, "input", "command") != "c" || two.at(t, "content", 0, "id") == two.at(t, "content", 1, "id") {
 		t.Errorf("%s", two.body)
+	}
+	used := post(t, url+anthropic, anthropicBody(user(`use: executeShell {"command": "d"}`)))
+	if used.at(t, "content", 0, "name") != "executeShell" || used.at(t, "content", 0, "input", "command") != "d" {
+		t.Errorf("%s", used.body)
 	}
 	failed := post(t, url+anthropic, anthropicBody(user("run: x")+`,{"role":"assistant","content":[{"type":"tool_use","id":"t","name":"executeShell","input":{}}]},
 		{"role":"user","content":[{"type":"tool_result","tool_use_id":"t","is_error":true,"content":"no sandbox"}]}`))

@@ -171,9 +171,23 @@ type MCPServer struct {
 	// +kubebuilder:validation:items:MinLength=1
 	// +kubebuilder:validation:items:MaxLength=128
 	AllowedTools []string `json:"allowedTools,omitempty"`
-	// The longest one call may take.
+	// Whether a human is asked before a tool is called. asAgent: as the block approvals says; the default. always: before each call, also without that block. never: not before any.
+	// +kubebuilder:validation:Enum=asAgent;always;never
+	// +kubebuilder:default=asAgent
+	Approvals harness.RemotePolicy `json:"approvals,omitempty"`
+	// Tools before whose calls a human is always asked, whatever approvals says.
+	// +kubebuilder:validation:MaxItems=256
+	// +kubebuilder:validation:items:MinLength=1
+	// +kubebuilder:validation:items:MaxLength=128
+	AlwaysAsk []string `json:"alwaysAsk,omitempty"`
+	// Tools before whose calls nobody is asked, whatever approvals says.
+	// +kubebuilder:validation:MaxItems=256
+	// +kubebuilder:validation:items:MinLength=1
+	// +kubebuilder:validation:items:MaxLength=128
+	NeverAsk []string `json:"neverAsk,omitempty"`
+	// The longest one call may take. Without it, 60.
 	// +kubebuilder:validation:Minimum=1
-	// +kubebuilder:validation:Maximum=3600
+	// +kubebuilder:validation:Maximum=180
 	TimeoutSeconds *int `json:"timeoutSeconds,omitempty"`
 }
 

@@ -2,9 +2,11 @@ package v1alpha1_test
 
 import (
 	"encoding/json"
+	"fmt"
 	"net/netip"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/google/go-cmp/cmp"
 
@@ -110,7 +112,7 @@ func TestImagesOfThePlatform(t *testing.T) {
 // A block that this release does not obey is refused, never ignored, unless it
 // is switched off; then what it says is still checked.
 func TestBlocksOfLaterReleases(t *testing.T) {
-	for _, block := range []string{"skills", "guardrails", "mcpServers"} {
+	for _, block := range []string{"skills", "guardrails"} {
 		for text, want := range map[string]bool{"{}": true, "{enabled: true}": true, "{enabled: false}": false, "null": false} {
 			problems := read(t, head+"spec:\n  "+block+": "+text+"\n").Validate(v1alpha1.DefaultLimits())
 			says := "document 1, line 6: spec." + block + " is not in this release yet: set enabled: false or remove it"
@@ -131,6 +133,41 @@ func TestBlocksOfLaterReleases(t *testing.T) {
 		"document 1, line 6: spec.approvals.quorum is 3: use 1 to 1, or leave it out for the default",
 		"document 1, line 6: spec.approvals.reminders[0] is 2h: use 1m0s to 1h0m0s, like 15m",
 		"document 1, line 6: spec.approvals.reminders[1] is not a duration: use 1m0s to 1h0m0s, like 15m",
+	}
+	if diff := cmp.Diff(strings.Join(want, "\n"), d.Validate(v1alpha1.DefaultLimits()).Error()); diff != "" {
+		t.Error(diff)
+	}
+}
+
+// What an agent's revision has of MCP servers: nothing while the block is off, so
+// that no step lists or calls them.
+func TestMCPServers(t *testing.T) {
+	const servers = `servers: [{name: gh, url: "https://example.com/mcp", headersSecretRef: {name: s, key: k}, allowedTools: [read, drop], approvals: %s, alwaysAsk: [drop], neverAsk: [read], timeoutSeconds: 9}, {name: other, url: "https://example.org/", approvals: asAgent}]`
+	for enabled, want := range map[string]int{"": 2, "enabled: true, ": 2, "enabled: false, ": 0} {
+		d := read(t, head+"spec:\n  mcpServers: {"+enabled+fmt.Sprintf(servers, "always")+"}\n")
+		if problems := d.Validate(v1alpha1.DefaultLimits()); len(problems) > 0 {
+			t.Fatal(problems)
+		}
+		got := d.Agent.Agent().MCPServers
+		if len(got) != want {
+			t.Fatalf("%q gives %+v", enabled, got)
+		}
+		if want == 0 {
+			continue
+		}
+		if got[0].Policy("drop") != harness.RemoteAlways || got[0].Policy("read") != harness.RemoteNever || got[0].Policy("write") != harness.RemoteAlways || got[1].Policy("x") != harness.RemoteAsAgent {
+			t.Errorf("policies %v %v %v %v", got[0].Policy("drop"), got[0].Policy("read"), got[0].Policy("write"), got[1].Policy("x"))
+		}
+		if got[0].Allows("write") || !got[0].Allows("read") || !got[1].Allows("write") || got[0].Timeout() != 9*time.Second || got[1].Timeout() != time.Minute {
+			t.Errorf("%+v", got)
+		}
+	}
+	d := read(t, head+"spec:\n  mcpServers: {enabled: false, servers: [{name: a, url: \"https://a\", allowedTools: [x], approvals: maybe, alwaysAsk: [x, z], neverAsk: [x], timeoutSeconds: 181}]}\n")
+	want := []string{
+		`document 1, line 6: spec.mcpServers.servers[0].approvals is "maybe": use asAgent, always or never`,
+		`document 1, line 6: spec.mcpServers.servers[0].neverAsk[0] is "x", as an entry of alwaysAsk: keep it in one of them`,
+		`document 1, line 6: spec.mcpServers.servers[0].alwaysAsk[1] is "z", which allowedTools does not list: add it there, or remove it here`,
+		`document 1, line 6: spec.mcpServers.servers[0].timeoutSeconds is 181: use 1 to 180, or leave it out for the default`,
 	}
 	if diff := cmp.Diff(strings.Join(want, "\n"), d.Validate(v1alpha1.DefaultLimits()).Error()); diff != "" {
 		t.Error(diff)

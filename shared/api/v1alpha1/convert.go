@@ -17,6 +17,7 @@ func (a AiAgent) Agent() harness.Agent {
 		agent.Model = harness.ModelSpec{Provider: m.Provider, Name: m.Name, MaxTokens: or(m.MaxTokens, defaultMaxTokens), Temperature: m.Temperature}
 	}
 	agent.Approvals = a.Spec.Approvals.spec()
+	agent.MCPServers = a.Spec.MCPServers.spec()
 	return agent
 }
 

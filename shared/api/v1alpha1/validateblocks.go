@@ -37,15 +37,15 @@ func (c *check) blocks(s Spec) {
 		c.guardrails("spec.guardrails.output", b.Output, false)
 	}
 	if b := s.MCPServers; b != nil {
-		c.later("spec.mcpServers", b.Enabled)
 		c.few("spec.mcpServers.servers", len(b.Servers), 32)
 		seen := names{}
 		for i, server := range b.Servers {
 			path := fmt.Sprintf("spec.mcpServers.servers[%d]", i)
 			c.once(path+".name", server.Name, "of the server", seen)
 			c.endpoint(path, server.URL, server.HeadersSecretRef)
-			c.texts(path+".allowedTools", server.AllowedTools, 256, 128, "use the names that the server gives its tools")
-			c.between(path+".timeoutSeconds", server.TimeoutSeconds, 1, 3600)
+			c.texts(path+".allowedTools", server.AllowedTools, 256, 128, theirNames)
+			c.toolApprovals(path, server)
+			c.between(path+".timeoutSeconds", server.TimeoutSeconds, 1, int(harness.MaxMCPTimeout.Seconds()))
 		}
 	}
 	if b := s.A2A; b != nil {
@@ -60,6 +60,35 @@ func (c *check) blocks(s Spec) {
 			c.endpoint(path, peer.URL, peer.HeadersSecretRef)
 			c.length(path+".description", peer.Description, 1024, "say it shorter")
 			c.between(path+".timeoutSeconds", peer.TimeoutSeconds, 1, 86400)
+		}
+	}
+}
+
+const theirNames = "use the names that the server gives its tools"
+
+// toolApprovals checks that each tool of a server has one policy, and only tools
+// that the agent has.
+func (c *check) toolApprovals(path string, s MCPServer) {
+	switch s.Approvals {
+	case "", harness.RemoteAsAgent, harness.RemoteAlways, harness.RemoteNever:
+	default:
+		c.fail(path+".approvals", fmt.Sprintf("is %q", s.Approvals), "use asAgent, always or never")
+	}
+	c.texts(path+".alwaysAsk", s.AlwaysAsk, 256, 128, theirNames)
+	c.texts(path+".neverAsk", s.NeverAsk, 256, 128, theirNames)
+	for i, tool := range s.NeverAsk {
+		if slices.Contains(s.AlwaysAsk, tool) {
+			c.fail(fmt.Sprintf("%s.neverAsk[%d]", path, i), fmt.Sprintf("is %q, as an entry of alwaysAsk", tool), "keep it in one of them")
+		}
+	}
+	for _, list := range []struct {
+		name  string
+		tools []string
+	}{{"alwaysAsk", s.AlwaysAsk}, {"neverAsk", s.NeverAsk}} {
+		for i, tool := range list.tools {
+			if len(s.AllowedTools) > 0 && !slices.Contains(s.AllowedTools, tool) {
+				c.fail(fmt.Sprintf("%s.%s[%d]", path, list.name, i), fmt.Sprintf("is %q, which allowedTools does not list", tool), "add it there, or remove it here")
+			}
 		}
 	}
 }

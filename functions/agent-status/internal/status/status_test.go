@@ -99,7 +99,7 @@ func TestSamplesBecomeAgents(t *testing.T) {
 	}
 	r.deliver()
 	got, _ := r.agents()
-	if diff := cmp.Diff([]string{"careful-shell READY", "plain-chat READY", "python-coder READY", "shell-helper READY"}, got); diff != "" {
+	if diff := cmp.Diff([]string{"careful-shell READY", "plain-chat READY", "python-coder READY", "shell-helper READY", "tool-user READY"}, got); diff != "" {
 		t.Error(diff)
 	}
 	accepted, _, err := r.store.Accept(context.Background(), harness.ChannelWebhook, postgres.Inbound{Arrivals: []postgres.Arrival{{

@@ -36,14 +36,18 @@ func (p plan) answered(c *postgres.Claim, r model.Response, id ids) postgres.Ste
 	if len(r.Calls) == 0 {
 		return p.final(step, r)
 	}
-	running := 0
+	running, remotes := 0, 0
 	var offered *offer
 	for _, call := range r.Calls {
+		asked := len(p.commit.Approvals)
 		next, o := p.newCall(c, call, r, id)
 		switch {
 		case next.Execution != nil:
 			running++
 			p.log(harness.LevelInfo, "%s: %s", call.Name, next.Execution.Command)
+		case next.Remote != nil && len(p.commit.Approvals) == asked:
+			remotes++
+			p.log(harness.LevelInfo, "%s: %s", call.Name, call.Arguments)
 		case !next.State.Ended():
 			p.log(harness.LevelInfo, "%s waits for an approval: %s", call.Name, call.Arguments)
 		case o != nil:
@@ -68,6 +72,9 @@ func (p plan) answered(c *postgres.Claim, r model.Response, id ids) postgres.Ste
 	case running == 0:
 		p.commit.State, p.commit.Again = harness.SessionRunning, true
 	}
+	if remotes > 0 {
+		p.commit.Again = true
+	}
 	return p.commit
 }
 
@@ -75,7 +82,7 @@ func (p plan) answered(c *postgres.Claim, r model.Response, id ids) postgres.Ste
 func (p plan) stopped(reason string) postgres.StepCommit {
 	calls := p.commit.Step.Calls
 	for i := range calls {
-		calls[i].Execution = nil
+		calls[i].Execution, calls[i].Remote = nil, nil
 		if calls[i].State != harness.ToolCallFailed {
 			calls[i].CallOutcome = postgres.CallOutcome{ID: calls[i].ID, State: harness.ToolCallFailed, Result: "Not run: " + reason}
 		}
@@ -124,6 +131,8 @@ func (p *plan) newCall(c *postgres.Claim, call model.Call, r model.Response, id 
 		}
 		next.State, next.Result = harness.ToolCallDone, offeredResult
 		return next, o
+	case p.offers.byName[call.Name].Remote.Block != "":
+		p.newRemote(c, p.offers.byName[call.Name], call, &next, id)
 	case call.Name != harness.ToolExecuteShell || !c.Agent.Harness.CanExecute():
 		next.Result = "Not run: there is no tool of this name."
 	case problem != "":
@@ -140,7 +149,7 @@ func (p *plan) newCall(c *postgres.Claim, call model.Call, r model.Response, id 
 			next.State, next.Execution = harness.ToolCallRunning, &run
 			break
 		}
-		p.question(c, next.ID, s, id)
+		p.question(c, next.ID, fmt.Sprintf("Agent %s asks to run a command.", c.Session.Agent), s, id)
 	}
 	return next, nil
 }
@@ -166,7 +175,7 @@ func (p plan) stops(c *postgres.Claim, step *postgres.NewStep, stop model.Stop) 
 	}
 	executions := 0
 	for _, call := range step.Calls {
-		if call.Execution != nil || !call.State.Ended() {
+		if call.Command() {
 			executions++
 		}
 		if repeats(c, postgres.CallRecord{Name: call.Name, Arguments: call.Arguments}, len(c.Calls)) >= blockAt {

@@ -45,9 +45,12 @@ func subjectOf(c *postgres.Claim, arguments []byte) harness.ApprovalSubject {
 }
 
 // questions are the digests of what the calls of r would have to be approved for.
-func questions(c *postgres.Claim, r model.Response) []string {
+func (p plan) questions(c *postgres.Claim, r model.Response) []string {
 	var digests []string
 	for _, call := range r.Calls {
+		if t, ok := p.offers.byName[call.Name]; ok && call.Malformed == "" && asksRemote(c, t, call.Arguments) {
+			digests = append(digests, subjectOfRemote(c, t.Name, t.Remote, []byte(call.Arguments)).Digest())
+		}
 		command, problem := shellCommand(call)
 		if problem == "" && call.Name == harness.ToolExecuteShell && asks(c.Agent.Approvals, call.Name, command, call.Arguments) {
 			digests = append(digests, subjectOf(c, []byte(call.Arguments)).Digest())
@@ -57,26 +60,28 @@ func questions(c *postgres.Claim, r model.Response) []string {
 }
 
 // question asks a human about call, which waits for the answer.
-func (p *plan) question(c *postgres.Claim, call harness.ToolCallID, s harness.ApprovalSubject, id ids) {
-	turn := c.Turns[len(c.Turns)-1]
+func (p *plan) question(c *postgres.Claim, call harness.ToolCallID, title string, s harness.ApprovalSubject, id ids) {
+	turn, terms := c.Turns[len(c.Turns)-1], harness.DefaultApprovalTerms()
+	if a := c.Agent.Approvals; a != nil {
+		terms = a.Terms
+	}
 	p.commit.Approvals = append(p.commit.Approvals, postgres.NewApproval{
-		ID: id.approval(), Call: call, Title: fmt.Sprintf("Agent %s asks to run a command.", c.Session.Agent), Subject: s, Terms: c.Agent.Approvals.Terms, Person: turn.ChannelUserID,
+		ID: id.approval(), Call: call, Title: title, Subject: s, Terms: terms, Person: turn.ChannelUserID,
 		Context: map[string]any{"Session": string(c.ID), "So far": fmt.Sprintf("%d steps, %d tokens", c.Used.Steps+1, c.Used.Tokens)},
 	})
 }
 
-// decided gives a call that a human was asked about its result, or runs it. It
-// reports whether the call is still open.
-func (p *plan) decided(c *postgres.Claim, call postgres.CallRecord, id ids) bool {
+// answer gives a call that a human was asked about its result where they did not
+// approve it. A call that is neither open nor ended is approved.
+func (p *plan) answer(call postgres.CallRecord) (open, ended bool) {
 	a := call.Approval
-	end := func(state harness.ToolCallState, result string) bool {
-		p.commit.Results = append(p.commit.Results, postgres.CallOutcome{ID: call.ID, State: state, Result: result})
-		return false
+	end := func(state harness.ToolCallState, result string) (open, ended bool) {
+		return p.ends(call, state, result), true
 	}
 	switch {
 	case a.State == harness.ApprovalPending:
 		p.waits = true
-		return true
+		return true, false
 	case a.State == harness.ApprovalRejected:
 		said := "Not run: a human said no."
 		if a.Reason != "" {
@@ -88,6 +93,17 @@ func (p *plan) decided(c *postgres.Claim, call postgres.CallRecord, id ids) bool
 	case a.State == harness.ApprovalCancelled:
 		return end(harness.ToolCallFailed, "Not run: the question to a human was cancelled.")
 	}
+	return false, false
+}
+
+// decided gives a command that a human was asked about its result, or runs it. It
+// reports whether the call is still open.
+func (p *plan) decided(c *postgres.Claim, call postgres.CallRecord, id ids) bool {
+	if open, ended := p.answer(call); open || ended {
+		return open
+	}
+	a := call.Approval
+	end := func(state harness.ToolCallState, result string) bool { return p.ends(call, state, result) }
 	now := subjectOf(c, a.Subject.Arguments)
 	command, err := harness.ShellCommand(a.Subject.Arguments)
 	switch {

@@ -18,17 +18,23 @@ type limits struct {
 	prices        map[string]harness.Price
 	model         string        // of agents that name none
 	callTime      time.Duration // the longest that a model is waited for
+	resolve       func(*harness.Agent, harness.RemoteTool) (harness.RemoteTool, time.Duration, bool)
 }
 
 // maxAttempts is how often a step may be claimed without a commit, or answered
 // with a passing failure, before its turn is given up.
 const maxAttempts = 8
 
-// plan is what a step does: commit at once, or ask the model and commit what
-// comes of it.
+// plan is what a step does: commit at once, or make remote calls or ask the model
+// and commit what comes of it.
 type plan struct {
 	commit  postgres.StepCommit
-	ask     *model.Request
+	remotes []remoteCall     // to be made, by this step or the next
+	open    int              // calls that have no result yet, those included
+	asks    bool             // the model, once it is known which tools it has
+	offers  offers           // those beside the step's own
+	used    postgres.Used    // by the turn
+	ask     *model.Request   // what it is asked
 	worst   harness.Spending // of ask
 	limits  limits
 	granted map[string]bool // digests that need no further question
@@ -60,17 +66,26 @@ func decide(c *postgres.Claim, l limits) plan {
 			return started
 		}
 	}
-	open := p.settleCalls(c)
-	if open > 0 {
+	p.open = p.settleCalls(c)
+	if p.open > 0 && (len(p.remotes) == 0 || c.Attempts <= maxAttempts) {
 		if p.commit.State = harness.SessionAwaitingExecution; p.waits {
 			p.commit.State = harness.SessionAwaitingApproval
 		}
 		return p
 	}
 	if c.Attempts > maxAttempts {
+		p.remotes = nil
 		return p.end(harness.SessionFailed, fmt.Sprintf("I tried %d times to work on this and could not finish. Please try again; if it happens again, tell the operator.", maxAttempts))
 	}
-	request := prompt(c, p.commit.Results, l)
+	p.asks, p.used = true, used
+	return p
+}
+
+// toModel is the question to the model, with the tools that it has, or the end of
+// the turn where a budget leaves no room for one. It is pure.
+func (p plan) toModel(c *postgres.Claim) plan {
+	used, l := p.used, p.limits
+	request := prompt(c, p.commit.Results, p.offers, l)
 	if reason := p.noPrice(c); reason != "" {
 		return p.end(harness.SessionBlocked, reason)
 	}
@@ -142,6 +157,10 @@ func (p *plan) settleCalls(c *postgres.Claim) int {
 	for i, call := range c.Calls {
 		switch {
 		case call.State.Ended():
+		case call.Remote != nil:
+			if p.remote(c, call) {
+				open++
+			}
 		case call.Execution == nil && call.Approval != nil:
 			if p.decided(c, call, newIDs()) {
 				open++
@@ -154,13 +173,19 @@ func (p *plan) settleCalls(c *postgres.Claim) int {
 			open++
 		default:
 			outcome := postgres.CallOutcome{ID: call.ID, State: harness.ToolCallDone, Result: changedText(call.Approval) + executionText(call.Execution)}
-			if n := repeats(c, call, i); n == warnAt {
-				outcome.Result += fmt.Sprintf("\n[This is the same call for the %d. time. Do something else, or answer.]", n)
-			}
+			outcome.Result += repeated(repeats(c, call, i))
 			p.commit.Results = append(p.commit.Results, outcome)
 		}
 	}
 	return open
+}
+
+// repeated warns of a call that was made n times in its turn.
+func repeated(n int) string {
+	if n != warnAt {
+		return ""
+	}
+	return fmt.Sprintf("\n[This is the same call for the %d. time. Do something else, or answer.]", n)
 }
 
 // end ends the turn with an answer in words. The answer is a step too, so that

@@ -31,7 +31,7 @@ var executeShell = model.Tool{
 
 // prompt is the question to the model: the newest turns that fit the context,
 // well paired, with the results that this step is about to commit.
-func prompt(c *postgres.Claim, results []postgres.CallOutcome, l limits) model.Request {
+func prompt(c *postgres.Claim, results []postgres.CallOutcome, o offers, l limits) model.Request {
 	r := model.Request{Agent: c.Agent.Model, System: c.Agent.SystemPrompt, IdempotencyKey: fmt.Sprintf("%s/%d", c.ID, c.Token)}
 	if c.Agent.Harness.CanExecute() {
 		r.System = strings.TrimSpace(r.System + "\n\n" + sandboxRules)
@@ -40,6 +40,7 @@ func prompt(c *postgres.Claim, results []postgres.CallOutcome, l limits) model.R
 	if c.Agent.Harness.CanChat() {
 		r.Tools = append(r.Tools, offerChoices)
 	}
+	o.offer(&r)
 	fresh := make(map[harness.ToolCallID]postgres.CallOutcome, len(results))
 	for _, outcome := range results {
 		fresh[outcome.ID] = outcome

@@ -1,11 +1,12 @@
 // Package step works one step of a session: read, claim, decide, act once,
-// commit, wake. Decisions are pure (decide.go, answer.go); the one network call
-// of a step is the question to the model, outside any transaction.
+// commit, wake. Decisions are pure (decide.go, answer.go); what a step does on
+// the network is one question to the model, or the remote calls that it asked for
+// (remote.go), outside any transaction.
 //
 // A crash at any line leaves the session leased; its lease runs out, the sweep
 // wakes it, and the next claim reads the same rows. What was committed is not
 // repeated, what was not committed did not happen: at worst a model was asked
-// twice.
+// twice. That a remote call begins is committed before it is made.
 package step
 
 import (
@@ -33,6 +34,7 @@ type Store interface {
 	Granted(ctx context.Context, agent harness.AgentName, session harness.SessionID, digests []string) (map[string]bool, error)
 	DueIn(ctx context.Context, id harness.SessionID) (in time.Duration, ok bool, err error)
 	Reserve(ctx context.Context, agent harness.AgentName, user string, b harness.Budget, want harness.Spending) (postgres.Reservation, *postgres.BudgetOverrun, error)
+	BeginCalls(ctx context.Context, claim *postgres.Claim, calls []harness.ToolCallID) ([]harness.ToolCallID, error)
 	HoldSession(ctx context.Context, id harness.SessionID, text string) ([]event.Event, error)
 	DueSessions(ctx context.Context, agent harness.AgentName, limit int) ([]event.Event, error)
 }
@@ -47,11 +49,18 @@ type Runs interface {
 	Work(ctx context.Context, claim *postgres.Claim) ([]event.Event, error)
 }
 
+// Checks looks at the Secrets that agents name for the tools of their blocks.
+type Checks interface {
+	AgentStatusChanged(ctx context.Context, e event.Event) error
+}
+
 // Options are everything a Stepper depends on.
 type Options struct {
 	Store         Store
 	Model         Model
 	Runs          Runs
+	Tools         []Tools // of the blocks of agents
+	Checks        Checks  // nil: none
 	Publish       func(ctx context.Context, events ...event.Event)
 	Log           *slog.Logger
 	Lease         postgres.Lease
@@ -72,6 +81,7 @@ type Stepper struct {
 func New(o Options) *Stepper {
 	return &Stepper{Options: o, limits: limits{
 		contextTokens: o.ContextTokens, secrets: o.Secrets, prices: o.Prices, model: o.ModelName, callTime: cmp.Or(o.CallTime, model.DefaultLimits().Total),
+		resolve: resolve(o.Tools),
 	}}
 }
 
@@ -154,10 +164,24 @@ func (s *Stepper) hold(ctx context.Context, id harness.SessionID) error {
 // the lease is kept.
 func (s *Stepper) work(ctx context.Context, claim *postgres.Claim) (postgres.StepCommit, error) {
 	plan := decide(claim, s.limits)
-	if plan.ask == nil {
+	switch {
+	case len(plan.remotes) > 0:
+		var err error
+		if plan.commit, err = s.reserveRuns(ctx, claim, plan.commit); err != nil {
+			return plan.commit, err
+		}
+		return s.act(ctx, claim, plan)
+	case !plan.asks:
 		return s.reserveRuns(ctx, claim, plan.commit)
 	}
-	plan, err := s.reserve(ctx, claim, plan)
+	var err error
+	if plan.offers, err = s.offers(ctx, claim, &plan); err != nil {
+		return plan.commit, err
+	}
+	if plan = plan.toModel(claim); plan.ask == nil {
+		return plan.commit, nil
+	}
+	plan, err = s.reserve(ctx, claim, plan)
 	if err != nil || plan.ask == nil {
 		return plan.commit, err
 	}
@@ -189,7 +213,7 @@ func (s *Stepper) work(ctx context.Context, claim *postgres.Claim) (postgres.Ste
 		return plan.failed(claim, err, mathrand.Float64()), nil
 	}
 	plan.commit.Spent = s.limits.spent(claim, response, took)
-	if asked := questions(claim, response); len(asked) > 0 {
+	if asked := plan.questions(claim, response); len(asked) > 0 {
 		if plan.granted, err = s.Store.Granted(ctx, claim.Session.Agent, claim.ID, asked); err != nil {
 			return postgres.StepCommit{}, err
 		}
@@ -229,18 +253,20 @@ func changed(c postgres.StepCommit) []event.Event {
 // resumeBatch is how many sessions one status event wakes; the sweep wakes more.
 const resumeBatch = 200
 
-// AgentStatusChanged wakes the sessions of the agent that are due. One that names
-// no agent asks for a look at Secrets, of which no session is waiting.
+// AgentStatusChanged wakes the sessions of the agent that are due, and looks at
+// Secrets, which is all that one asks for that names no agent.
 func (s *Stepper) AgentStatusChanged(ctx context.Context, e event.Event) error {
-	if e.Payload.Agent == "" {
+	if e.Payload.Agent != "" {
+		events, err := s.Store.DueSessions(ctx, e.Payload.Agent, resumeBatch)
+		if err != nil {
+			return err
+		}
+		s.Publish(ctx, events...)
+	}
+	if s.Checks == nil {
 		return nil
 	}
-	events, err := s.Store.DueSessions(ctx, e.Payload.Agent, resumeBatch)
-	if err != nil {
-		return err
-	}
-	s.Publish(ctx, events...)
-	return nil
+	return s.Checks.AgentStatusChanged(ctx, e)
 }
 
 // ids are the fresh names one commit may need; tests give fixed ones.

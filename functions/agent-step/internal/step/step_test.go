@@ -70,6 +70,7 @@ type bench struct {
 	t       *testing.T
 	store   *postgres.Store
 	model   *scripted
+	options step.Options
 	step    *step.Stepper
 	events  []event.Event
 	session harness.SessionID
@@ -78,11 +79,12 @@ type bench struct {
 func newBench(t *testing.T, agent harness.Agent, answers ...any) *bench {
 	t.Helper()
 	b := &bench{t: t, store: postgrestest.New(t), model: &scripted{t: t, answers: answers}}
-	b.step = step.New(step.Options{
+	b.options = step.Options{
 		Store: b.store, Model: b.model, Log: slog.New(slog.DiscardHandler), ContextTokens: 10_000,
 		Publish: func(_ context.Context, events ...event.Event) { b.events = append(b.events, events...) },
 		Lease:   postgres.Lease{Owner: "test", For: time.Minute}, Secrets: []harness.Secret{"top-secret-value"},
-	})
+	}
+	b.step = step.New(b.options)
 	b.exec(`INSERT INTO agents (agent_name, revision, phase, digest) VALUES ('coder', 1, 'READY', 'd')`)
 	if _, err := b.store.Pool().Exec(t.Context(), `INSERT INTO agent_revisions (agent_name, revision, spec) VALUES ('coder', 1, $1)`, agent); err != nil {
 		t.Fatal(err)
