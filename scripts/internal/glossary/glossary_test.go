@@ -27,6 +27,7 @@ var foreign = map[string]string{
 	"functions/management-api/internal/access/cluster.go": "the same",
 	"functions/management-api/internal/apidoc/crd":        "the form of a CustomResourceDefinition",
 	"functions/management-api/internal/api/docs.go":       "the form of an OpenAPI document",
+	"functions/management-api/internal/mcp/tool.go":       "the same",
 	"resourceVersion":                                     "Kubernetes' own field",
 	"creationTimestamp":                                   "the same",
 	"kubeconfig":                                          "Kubernetes' own file",

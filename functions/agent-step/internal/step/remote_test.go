@@ -289,7 +289,7 @@ func TestARemoteCallIsOpenWhen(t *testing.T) {
 			_, err := b.store.PauseSession(b.t.Context(), b.session, postgres.Audit{Actor: "ann"})
 			return err
 		}, func(b *bench) {
-			if _, _, err := b.store.UnpauseSession(b.t.Context(), b.session, "ann"); err != nil {
+			if _, _, err := b.store.UnpauseSession(b.t.Context(), b.session, postgres.Audit{Actor: "ann"}); err != nil {
 				b.t.Fatal(err)
 			}
 			b.until("IDLE")

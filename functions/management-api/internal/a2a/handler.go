@@ -255,10 +255,10 @@ func words(m *a2a.Message) (string, error) {
 
 // decision is a message as an answer to an approval.
 type decision struct {
-	Decision string `json:"decision"`
-	Reason   string `json:"reason,omitempty"`
-	Digest   string `json:"digest,omitempty"`
-	Approval string `json:"approval,omitempty"`
+	Decision string             `json:"decision"`
+	Reason   string             `json:"reason,omitempty"`
+	Digest   string             `json:"digest,omitempty"`
+	Approval harness.ApprovalID `json:"approval,omitempty"`
 }
 
 func readDecision(m *a2a.Message) (decision, error) {
@@ -304,15 +304,15 @@ func (p *peer) decide(ctx context.Context, m *a2a.Message) error {
 	if err != nil {
 		return err
 	}
-	of := slices.DeleteFunc(s.waiting, func(a view.Approval) bool { return d.Approval != "" && d.Approval != string(a.ID) })
+	of := slices.DeleteFunc(s.waiting, func(a view.Approval) bool { return d.Approval != "" && d.Approval != a.ID })
 	switch {
 	case len(of) == 0:
 		return a2a.NewError(a2a.ErrInvalidParams, "the task waits for no such approval, or you may not see it")
 	case len(of) > 1:
 		return a2a.NewError(a2a.ErrInvalidParams, "the task waits for several approvals: send a data part that names one as approval").WithDetails(map[string]any{"waiting": asData(of)})
 	}
-	d.Approval = string(of[0].ID)
-	path := "/approvals/" + url.PathEscape(d.Approval) + "/decision"
+	d.Approval = of[0].ID
+	path := "/approvals/" + url.PathEscape(string(d.Approval)) + "/decision"
 	d.Approval = ""
 	body, err := json.Marshal(d)
 	if err != nil {
