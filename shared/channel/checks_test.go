@@ -52,7 +52,7 @@ func TestSecretsAreCheckedAndMissingOnesAgain(t *testing.T) {
 	want := []harness.SecretCheck{
 		{
 			Agent: "coder", Ref: harness.SecretRef{Name: "s", Key: "token"}, State: harness.SecretNotFound,
-			Reason: "the environment variable S_TOKEN is not set: set it for the function that serves the channel",
+			Reason: "the environment variable S_TOKEN is not set: set it for the function that reads it",
 		},
 		{Agent: "coder", Ref: harness.SecretRef{Name: "s", Key: "app"}, State: harness.SecretAvailable},
 	}

@@ -48,7 +48,7 @@ func (e Environment) Values(_ context.Context, _ harness.AgentName, ref harness.
 func (e Environment) Check(_ context.Context, agent harness.AgentName, ref harness.SecretRef) (harness.SecretCheck, error) {
 	c := harness.SecretCheck{Agent: agent, Ref: ref, State: harness.SecretAvailable}
 	if len(Split(e(ref.Variable()))) == 0 {
-		c.State, c.Reason = harness.SecretNotFound, "the environment variable "+ref.Variable()+" is not set: set it for the function that serves the channel"
+		c.State, c.Reason = harness.SecretNotFound, "the environment variable "+ref.Variable()+" is not set: set it for the function that reads it"
 	}
 	return c, nil
 }

@@ -1,6 +1,7 @@
 package mcp
 
 import (
+	"bytes"
 	"context"
 	"encoding/json"
 	"fmt"
@@ -78,7 +79,7 @@ func (s *Servers) list(ctx context.Context, agent harness.AgentName, server harn
 		}
 		w.next()
 	}
-	for _, why := range []string{tooMany, tooMuch, tooLong, noObject, noName} {
+	for _, why := range []string{tooMany, tooMuch, tooLong, noObject, headers, noName} {
 		if n := count[why]; n > 0 {
 			l.notes = append(l.notes, fmt.Sprintf("%d of its tools are not offered: %s", n, why))
 		}
@@ -95,6 +96,7 @@ var (
 	tooMuch  = fmt.Sprintf("with them its list is longer than %d MiB; list those that are needed in allowedTools", maxListBytes>>20)
 	tooLong  = fmt.Sprintf("their parameters are longer than %d KiB", maxSchema>>10)
 	noObject = "their parameters are not a JSON schema of an object"
+	headers  = "they want parameters in headers (x-mcp-header), which calls here do not have"
 	noName   = "they have no name, or a very long one, or that of another"
 )
 
@@ -110,6 +112,8 @@ func (l *list) add(server harness.MCPServer, t *sdk.Tool, count counts) {
 		count[noName]++
 	case !ok || err != nil || parameters["type"] != "object":
 		count[noObject]++
+	case bytes.Contains(schema, []byte(`"x-mcp-header"`)):
+		count[headers]++
 	case len(schema) > maxSchema:
 		count[tooLong]++
 	case len(l.tools) == maxTools:
