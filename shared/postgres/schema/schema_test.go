@@ -118,17 +118,11 @@ func TestAuditAndApprovalsOfAnOlderBuild(t *testing.T) {
 			t.Errorf("%s: %q, %v; want %q", when, got, err, want)
 		}
 	}
-	migrate := func() {
-		t.Helper()
-		if err := schema.Migrate(ctx, dsn, slog.New(slog.DiscardHandler)); err != nil {
-			t.Fatal(err)
-		}
-	}
-	migrate()
+	migrateTo(t, dsn, 12)
 	stands("from an older build", "apr_1 apr_2, 2 told, audit ann DONE , indexes 3")
 	run(ask+`('apr_0', 'ses_1', 'coder', 't', 'd', 'PENDING')`, // by a clock that was set
 		`DELETE FROM goose_db_version WHERE version_id >= 12`, `DROP INDEX approvals_order`, `UPDATE pg_index SET indisvalid = false WHERE indexrelid = 'audit_log_once'::regclass`)
-	migrate()
+	migrateTo(t, dsn, 12)
 	stands("after a run that ended half way", "apr_1 apr_2 apr_0, 3 told, audit ann DONE , indexes 3")
 }
 

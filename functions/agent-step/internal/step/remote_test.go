@@ -344,7 +344,7 @@ func TestNoRemoteCallBeginsWhileHalted(t *testing.T) {
 		t.Fatal(err)
 	}
 	b.same("made, and left", fmt.Sprint(len(f.made))+" "+b.results(), "0 PENDING: ")
-	if _, _, err := b.store.Resume(t.Context(), "coder"); err != nil {
+	if _, _, err := b.store.Resume(t.Context(), "coder", postgres.Audit{Actor: "ann"}); err != nil {
 		t.Fatal(err)
 	}
 	b.until("IDLE")
