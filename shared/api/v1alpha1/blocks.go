@@ -146,7 +146,7 @@ type Guardrail struct {
 	HeadersSecretRef *SecretRef `json:"headersSecretRef,omitempty"`
 	// MODEL and HTTP: the longest it may take; 10 without it.
 	// +kubebuilder:validation:Minimum=1
-	// +kubebuilder:validation:Maximum=60
+	// +kubebuilder:validation:Maximum=30
 	TimeoutSeconds *int `json:"timeoutSeconds,omitempty"`
 	// MODEL and HTTP: what holds when there is no verdict. block: as if it were a hit; the default. warn: it goes on and is noted.
 	// +kubebuilder:validation:Enum=block;warn

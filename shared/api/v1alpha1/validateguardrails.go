@@ -35,7 +35,7 @@ func (c *check) guardrails(path string, list []Guardrail, stage harness.Guardrai
 		}
 		c.texts(at+".tools", g.Tools, 64, 128, "use the names of tools")
 		c.length(at+".text", g.Text, 1024, "say it shorter")
-		c.between(at+".timeoutSeconds", g.TimeoutSeconds, 1, 60)
+		c.between(at+".timeoutSeconds", g.TimeoutSeconds, 1, 30)
 	}
 }
 

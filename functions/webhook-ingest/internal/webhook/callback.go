@@ -9,15 +9,14 @@ import (
 	"io"
 	"net"
 	"net/http"
-	"net/netip"
 	"net/url"
 	"strings"
-	"syscall"
 	"time"
 	"unicode"
 	"unicode/utf8"
 
 	"tuluat.ai/harness/shared/channel"
+	"tuluat.ai/harness/shared/dial"
 	"tuluat.ai/harness/shared/harness"
 	"tuluat.ai/harness/shared/postgres"
 )
@@ -56,13 +55,7 @@ func spoken(r *postgres.ReplyClaim) string {
 }
 
 func newCallback(allowPrivate bool, now func() time.Time) *callback {
-	dialer := &net.Dialer{Timeout: callTime}
-	if !allowPrivate {
-		dialer.ControlContext = refusePrivate
-	}
-	transport := http.DefaultTransport.(*http.Transport).Clone()
-	transport.Proxy = nil // a proxy would dial for us, unchecked
-	transport.DialContext = dialer.DialContext
+	transport := dial.Transport(allowPrivate, callTime)
 	transport.MaxIdleConnsPerHost = 8
 	return &callback{now: now, client: &http.Client{
 		Transport:     transport,
@@ -177,52 +170,11 @@ func providerID(h http.Header, reply harness.ReplyID) string {
 // unanswered judges a request without an answer. Where no connection came
 // about, nothing was sent.
 func unanswered(err error) postgres.ReplyOutcome {
-	if errors.Is(err, errPrivate) {
-		return channel.Failed(errPrivate.Error())
+	if errors.Is(err, dial.ErrPrivate) {
+		return channel.Failed("the callback's address is not public: private, loopback and link-local addresses are refused")
 	}
 	if op, ok := errors.AsType[*net.OpError](err); ok && op.Op == "dial" {
 		return channel.Again(harness.ReplyPlanned, "the receiver cannot be reached")
 	}
 	return channel.Again(harness.ReplyUnknown, "the receiver's answer was lost")
-}
-
-var errPrivate = errors.New("the callback's address is not public: private, loopback and link-local addresses are refused")
-
-// refusePrivate looks at the address that is dialled, not at the name: what a
-// name resolves to may change between a check and the call.
-func refusePrivate(_ context.Context, _, address string, _ syscall.RawConn) error {
-	ap, err := netip.ParseAddrPort(address)
-	if err != nil || !public(ap.Addr()) {
-		return errPrivate
-	}
-	return nil
-}
-
-// notPublic lists what netip has no question for (RFC 6890 and its registries).
-var notPublic = []netip.Prefix{
-	netip.MustParsePrefix("0.0.0.0/8"),
-	netip.MustParsePrefix("100.64.0.0/10"), // carrier-grade NAT, often a cluster's pods
-	netip.MustParsePrefix("192.0.0.0/24"),
-	netip.MustParsePrefix("192.88.99.0/24"),
-	netip.MustParsePrefix("198.18.0.0/15"),
-	netip.MustParsePrefix("240.0.0.0/4"),
-	netip.MustParsePrefix("::/96"),        // IPv4 written as IPv6
-	netip.MustParsePrefix("64:ff9b::/96"), // NAT64: leads to any IPv4 address
-	netip.MustParsePrefix("64:ff9b:1::/48"),
-	netip.MustParsePrefix("2001::/23"),
-	netip.MustParsePrefix("2002::/16"), // 6to4: the same
-	netip.MustParsePrefix("fec0::/10"),
-}
-
-func public(a netip.Addr) bool {
-	a = a.Unmap().WithZone("")
-	if !a.IsGlobalUnicast() || a.IsPrivate() || a.IsLinkLocalUnicast() {
-		return false
-	}
-	for _, p := range notPublic {
-		if p.Contains(a) {
-			return false
-		}
-	}
-	return true
 }
