@@ -8,6 +8,7 @@ import (
 	"tuluat.ai/harness/functions/agent-step/internal/model"
 	"tuluat.ai/harness/shared/function"
 	"tuluat.ai/harness/shared/harness"
+	"tuluat.ai/harness/shared/secret/source"
 )
 
 type config struct {
@@ -17,6 +18,8 @@ type config struct {
 	ContextTokens int64         // of history sent to the model, estimated
 	Model         model.Config
 	Prices        map[string]harness.Price // by model
+	Secrets       source.Options           // that agents' guardrails name
+	AllowPrivate  bool                     // guardrails may ask services whose address is not public
 }
 
 func parseConfig(getenv func(string) string) (config, error) {
@@ -34,6 +37,8 @@ func parseConfig(getenv func(string) string) (config, error) {
 			AnthropicBaseURL: c.Text("ANTHROPIC_BASE_URL", ""),
 			AnthropicKey:     c.Secret("ANTHROPIC_API_KEY"),
 		},
+		Secrets:      source.Read(c, getenv),
+		AllowPrivate: c.OneOf("ALLOW_PRIVATE_ADDRESSES", "false", "false", "true") == "true",
 	}
 	prices, err := parsePrices(c.Text("MODEL_PRICES", ""))
 	if err != nil {

@@ -6,12 +6,14 @@ import (
 	"context"
 	"time"
 
+	"tuluat.ai/harness/functions/agent-step/internal/guard"
 	"tuluat.ai/harness/functions/agent-step/internal/model"
 	"tuluat.ai/harness/functions/agent-step/internal/step"
 	"tuluat.ai/harness/functions/agent-step/internal/workflow"
 	"tuluat.ai/harness/shared/event"
 	"tuluat.ai/harness/shared/function"
 	"tuluat.ai/harness/shared/postgres"
+	"tuluat.ai/harness/shared/secret/source"
 )
 
 func main() { function.Main("agent-step", build) }
@@ -37,8 +39,14 @@ func build(_ context.Context, env function.Env) (*function.Function, error) {
 		return nil, err
 	}
 	env.OnExit(client.Close)
+	secrets, err := source.Open(cfg.Secrets, time.Now)
+	if err != nil {
+		return nil, err
+	}
+	guards := guard.New(guard.Options{Model: client, Secrets: secrets, AllowPrivate: cfg.AllowPrivate, Known: cfg.secrets()})
+	env.OnExit(guards.Close)
 	s := step.New(step.Options{
-		Store: store, Model: client, Runs: workflow.New(workflow.Options{Store: store, Log: env.Log, Secrets: cfg.secrets(), Now: time.Now}), Publish: publisher.Publish, Log: env.Log, Secrets: cfg.secrets(),
+		Store: store, Model: client, Guard: guards, Runs: workflow.New(workflow.Options{Store: store, Log: env.Log, Secrets: cfg.secrets(), Now: time.Now}), Publish: publisher.Publish, Log: env.Log, Secrets: cfg.secrets(),
 		Lease: postgres.Lease{Owner: env.Owner(), For: cfg.Lease}, ContextTokens: cfg.ContextTokens,
 		Prices: cfg.Prices, ModelName: cfg.Model.Name,
 	})

@@ -34,8 +34,8 @@ func beforeSQL(name, table, last string) string {
 }
 
 // timelineSQL finds the entries of session $1 behind entry $4, of time $2 and
-// place $3, oldest first, at most $5; $6 and $7 are ids of executions and
-// approvals that are surely older. In one moment, a visit is before what it asked
+// place $3, oldest first, at most $5; $6, $7 and $8 are ids of executions,
+// approvals and verdicts that are surely older. A verdict that let pass is none of it. In one moment, a visit is before what it asked
 // for, a message before a step, that before what it asked for, and rows are in the order of their numbers.
 var timelineSQL = `
 WITH RECURSIVE ` + beforeSQL("message", "messages", "message_seq") + `, ` + beforeSQL("step", "steps", "step_seq") + `, begin AS (
@@ -61,6 +61,9 @@ SELECT at, kind, id FROM (
     (SELECT a.created_at, 5, 'APPROVAL', 0, a.approval_id FROM approvals a
         WHERE a.session_id = $1 AND a.approval_id > $7 AND (a.created_at, 5, a.approval_id) > ($2, $3, $4) ORDER BY a.approval_id LIMIT $5 + ` + nearRows + `)
     UNION ALL
+    (SELECT g.created_at, 6, 'GUARDRAIL', 0, g.guardrail_verdict_id FROM guardrail_verdicts g
+        WHERE g.session_id = $1 AND g.verdict <> 'PASSED' AND g.guardrail_verdict_id > $8 AND (g.created_at, 6, g.guardrail_verdict_id) > ($2, $3, $4) ORDER BY g.guardrail_verdict_id LIMIT $5 + ` + nearRows + `)
+    UNION ALL
     (SELECT v.created_at, 0, 'VISIT', v.seq, v.visit_id FROM node_visits v
         WHERE v.session_id = $1 AND (v.created_at, 0, v.seq) > ($2, $3, COALESCE((SELECT n.seq FROM node_visits n WHERE n.visit_id = $4), 0)) ORDER BY v.seq LIMIT $5 + ` + nearRows + `)
 ) entry (at, place, kind, n, id) ORDER BY at, place, n, id LIMIT $5`
@@ -69,13 +72,13 @@ SELECT at, kind, id FROM (
 const callNumber = `s.seq * 1000000 + t.seq`
 
 // entryPlaces are those of timelineSQL, by the prefix of the ids.
-var entryPlaces = map[string]int{"msg": 1, "stp": 2, "call": 3, "exe": 4, "apr": 5}
+var entryPlaces = map[string]int{"msg": 1, "stp": 2, "call": 3, "exe": 4, "apr": 5, verdictPrefix: 6}
 
 // Timeline returns up to limit entries of what happened in a session behind
 // after, oldest first.
 func (s *Store) Timeline(ctx context.Context, session harness.SessionID, after view.Place, limit int) ([]view.Entry, error) {
 	prefix, _, _ := strings.Cut(after.ID, "_")
-	args := []any{session, after.At, entryPlaces[prefix], after.ID, limit, harness.IDFloor("exe", after.At.Add(-clockSkew)), harness.IDFloor("apr", after.At.Add(-clockSkew))}
+	args := []any{session, after.At, entryPlaces[prefix], after.ID, limit, harness.IDFloor("exe", after.At.Add(-clockSkew)), harness.IDFloor("apr", after.At.Add(-clockSkew)), harness.IDFloor(verdictPrefix, after.At.Add(-clockSkew))}
 	entries, err := list(ctx, s, timelineSQL, args, func(row pgx.CollectableRow) (view.Entry, error) {
 		var e view.Entry
 		return e, row.Scan(&e.At, &e.Kind, &e.ID)
@@ -139,6 +142,14 @@ func (s *Store) tell(ctx context.Context, entries []view.Entry) error {
 			v, err := readApproval(row)
 			if err == nil {
 				at[string(v.ID)].Approval = &v
+			}
+			return err
+		}))
+	b.Queue(`SELECT `+verdictColumns+` FROM guardrail_verdicts v WHERE v.guardrail_verdict_id = ANY ($1)`, orEmpty(ids[view.EntryGuardrail])).
+		Query(each(func(row pgx.CollectableRow) error {
+			v, err := readVerdict(row)
+			if err == nil {
+				at[v.ID].Guardrail = &v
 			}
 			return err
 		}))

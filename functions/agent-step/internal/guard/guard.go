@@ -16,7 +16,6 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
-	"log/slog"
 	"net/http"
 	"slices"
 	"strings"
@@ -37,9 +36,9 @@ type Model interface {
 // Options are everything a Guard depends on.
 type Options struct {
 	Model        Model
-	Secrets      secret.Source // of headers
-	AllowPrivate bool          // of HTTP: addresses that are not public may be asked, too
-	Log          *slog.Logger
+	Secrets      secret.Source    // of headers
+	AllowPrivate bool             // of HTTP: addresses that are not public may be asked, too
+	Known        []harness.Secret // told to no model and no service
 }
 
 // Guard judges. It is safe for concurrent use and makes no connection before the
@@ -73,6 +72,8 @@ type Subject struct {
 	Tool      string          // of TOOL_CALL and TOOL_OUTPUT
 	Arguments json.RawMessage // of TOOL_CALL: one JSON object
 	Text      string          // of every other stage
+	FileNames []string        // of INPUT: of the files that came with it
+	Until     time.Time       // nobody is waited for any longer; zero: each guardrail's own time
 }
 
 // Verdict is what one guardrail came to. Action is what that led to; of one that
@@ -91,9 +92,10 @@ type Ruling struct {
 	BlockedBy string // the guardrail that blocked; empty: none did
 	Told      string // its text; may be empty
 	AskedBy   []string
-	Redacted  bool
+	Redacted  bool            // what follows is not what it was
 	Text      string          // as it goes on
 	Arguments json.RawMessage // the same, of TOOL_CALL
+	HideFiles bool            // the files of INPUT do not go on: a name cannot be blacked out where a path needs it
 	Asked     []Asked         // models that were asked
 }
 
@@ -111,7 +113,9 @@ func (g *Guard) Judge(ctx context.Context, s Subject) (Ruling, error) {
 		if !rail.Judges(s.Tool) {
 			continue
 		}
-		s.Text, s.Arguments = r.Text, r.Arguments
+		if s.Text, s.Arguments = r.Text, r.Arguments; r.HideFiles {
+			s.FileNames = nil
+		}
 		found := g.judge(ctx, rail, newView(s), &r)
 		if ctx.Err() != nil {
 			return r, context.Cause(ctx)
@@ -128,7 +132,7 @@ func (g *Guard) Judge(ctx context.Context, s Subject) (Ruling, error) {
 type finding struct {
 	verdict harness.GuardrailVerdict
 	reason  string
-	redact  func() (text string, arguments json.RawMessage, ok bool) // of a hit that knows its place
+	redact  func() (after Subject, ok bool) // of a hit that knows its place
 }
 
 var passed = finding{verdict: harness.GuardrailPassed}
@@ -175,13 +179,12 @@ func (r *Ruling) add(rail harness.Guardrail, f finding) {
 	if f.verdict != harness.GuardrailPassed {
 		switch v.Action {
 		case harness.GuardrailRedact:
-			text, arguments, ok := r.Text, r.Arguments, false
 			if f.redact != nil {
-				text, arguments, ok = f.redact()
-			}
-			if r.Redacted = r.Redacted || ok; ok {
-				r.Text, r.Arguments = text, arguments
-				break
+				if after, ok := f.redact(); ok {
+					r.Redacted, r.Text, r.Arguments = true, after.Text, after.Arguments
+					r.HideFiles = r.HideFiles || after.FileNames == nil
+					break
+				}
 			}
 			v.Action = harness.GuardrailBlock // what cannot be blacked out does not go on
 			r.BlockedBy, r.Told = rail.Name, rail.Text
@@ -209,7 +212,7 @@ func byPattern(rail harness.Guardrail, v view) finding {
 		return passed
 	}
 	f := hit("a pattern finds something")
-	f.redact = func() (string, json.RawMessage, bool) { return v.without(patterns.Find) }
+	f.redact = func() (Subject, bool) { return v.without(patterns.Find) }
 	return f
 }
 
@@ -243,7 +246,7 @@ func byDetectors(rail harness.Guardrail, v view) finding {
 		return passed
 	}
 	f := hit("it holds %s", strings.Join(names, ", "))
-	f.redact = func() (string, json.RawMessage, bool) {
+	f.redact = func() (Subject, bool) {
 		return v.without(func(text string) []guardrail.Span {
 			var spans []guardrail.Span
 			for _, found := range guardrail.Detect(text, rail.Type, rail.Detect) {

@@ -30,13 +30,13 @@ const maxAnswer = 64 << 10
 // case letters, digits, dashes and underscores, and else not used. Redirects are
 // not followed, and any other answer is no verdict. A request may come twice.
 func (g *Guard) byService(ctx context.Context, rail harness.Guardrail, v view) finding {
-	ctx, cancel := limit(ctx, rail)
+	ctx, cancel := limit(ctx, rail, v.Until)
 	defer cancel()
 	headers, err := secret.Headers(ctx, g.Secrets, v.Agent.Name, rail.Headers)
 	if err != nil {
 		return failed("its headers cannot be had: %s", harness.MessageOf(err))
 	}
-	body, err := json.Marshal(v.judged(rail))
+	body, err := json.Marshal(v.judged(rail, g.Known))
 	if err != nil {
 		return failed("it cannot be written as JSON")
 	}

@@ -5,6 +5,7 @@ import (
 	"cmp"
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"time"
 
@@ -33,14 +34,19 @@ type judged struct {
 	Tool          string                 `json:"tool,omitempty"`
 	Arguments     json.RawMessage        `json:"arguments,omitempty"`
 	Text          string                 `json:"text"`
+	FileNames     []string               `json:"fileNames,omitempty"`
 }
 
-func (v view) judged(rail harness.Guardrail) judged {
+func (v view) judged(rail harness.Guardrail, known []harness.Secret) judged {
+	clean := func(text string) string { return harness.Redact(text, known) }
 	j := judged{
-		Stage: v.Stage, Guardrail: rail.Name, Agent: v.Agent.Name, Session: v.Session, Channel: v.Channel, ChannelUserID: v.Person, Tool: v.Tool, Text: v.text,
+		Stage: v.Stage, Guardrail: rail.Name, Agent: v.Agent.Name, Session: v.Session, Channel: v.Channel, ChannelUserID: v.Person, Tool: v.Tool, Text: clean(v.text),
+	}
+	for _, name := range v.FileNames {
+		j.FileNames = append(j.FileNames, clean(name))
 	}
 	if v.arguments != nil {
-		j.Arguments = json.RawMessage(encode(v.arguments))
+		j.Arguments = json.RawMessage(encode(replace(v.arguments, clean)))
 	}
 	return j
 }
@@ -48,15 +54,18 @@ func (v view) judged(rail harness.Guardrail) judged {
 const defaultTime = 10 * time.Second
 
 // limit bounds one question by the guardrail's own time.
-func limit(ctx context.Context, rail harness.Guardrail) (context.Context, context.CancelFunc) {
+func limit(ctx context.Context, rail harness.Guardrail, until time.Time) (context.Context, context.CancelFunc) {
 	d := cmp.Or(time.Duration(rail.Timeout)*time.Second, defaultTime)
+	if !until.IsZero() {
+		d = min(d, time.Until(until))
+	}
 	return context.WithTimeoutCause(ctx, d, fmt.Errorf("deadline of the guardrail %s", rail.Name))
 }
 
 // byModel has a model judge. What it says beside the verdict is not believed: its
 // answer is nothing but one of two objects, or there is no verdict.
 func (g *Guard) byModel(ctx context.Context, rail harness.Guardrail, v view, r *Ruling) finding {
-	j := v.judged(rail)
+	j := v.judged(rail, g.Known)
 	j.Session, j.ChannelUserID = "", "" // a model needs to know nobody
 	text, err := json.Marshal(j)
 	if err != nil {
@@ -67,7 +76,7 @@ func (g *Guard) byModel(ctx context.Context, rail harness.Guardrail, v view, r *
 		spec = *rail.Model
 	}
 	request := model.Request{Agent: spec, System: judgeRules + rail.Prompt, Turns: []model.Turn{{Role: model.RoleUser, Text: string(text)}}}
-	ctx, cancel := limit(ctx, rail)
+	ctx, cancel := limit(ctx, rail, v.Until)
 	defer cancel()
 	response, err := g.Model.Complete(ctx, request)
 	asked := Asked{Model: spec, InputTokens: response.Usage.InputTokens, OutputTokens: response.Usage.OutputTokens}
@@ -77,7 +86,10 @@ func (g *Guard) byModel(ctx context.Context, rail harness.Guardrail, v view, r *
 		if ctx.Err() != nil {
 			return failed("the model did not answer in time")
 		}
-		return failed("the model gave no answer: %s", harness.MessageOf(err))
+		if failure, ok := errors.AsType[*model.Error](err); ok {
+			return failed("the model gave no answer: %s", failure.Message)
+		}
+		return failed("the model gave no answer")
 	}
 	r.Asked = append(r.Asked, asked)
 	if response.Stop != model.StopEnd || len(response.Calls) > 0 {

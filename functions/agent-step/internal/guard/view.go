@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"io"
+	"slices"
 
 	"tuluat.ai/harness/shared/guardrail"
 	"tuluat.ai/harness/shared/harness"
@@ -22,6 +23,7 @@ type view struct {
 func newView(s Subject) view {
 	v := view{Subject: s, text: s.Text, texts: []string{s.Text}}
 	if s.Stage != harness.StageToolCall {
+		v.texts = append(v.texts, s.FileNames...)
 		return v
 	}
 	arguments, ok := decode(s.Arguments)
@@ -32,7 +34,7 @@ func newView(s Subject) view {
 	if command, err := harness.ShellCommand(s.Arguments); err == nil && s.Tool == harness.ToolExecuteShell {
 		v.text = command
 	}
-	v.texts = []string{v.text}
+	v.texts = []string{v.text, string(s.Arguments)} // as spelled, too: of two members of one name, a tool may take either
 	each(v.arguments, func(text string) { v.texts = append(v.texts, text) })
 	return v
 }
@@ -47,23 +49,26 @@ func (v view) size() int {
 
 // without blacks out what find finds. ok is false where it would be found again:
 // then it is in a place that cannot be blacked out, such as a name in JSON.
-func (v view) without(find func(string) []guardrail.Span) (text string, arguments json.RawMessage, ok bool) {
+func (v view) without(find func(string) []guardrail.Span) (after Subject, ok bool) {
+	after = v.Subject
 	if v.Stage != harness.StageToolCall {
-		text = guardrail.Redact(v.text, find(v.text))
-		return text, nil, len(find(text)) == 0
+		after.Text = guardrail.Redact(v.text, find(v.text))
+		if slices.ContainsFunc(v.FileNames, func(name string) bool { return len(find(name)) > 0 }) {
+			after.FileNames = nil
+		}
+		return after, len(find(after.Text)) == 0
 	}
 	if v.arguments == nil {
-		return v.Text, v.Arguments, false
+		return after, false
 	}
 	redacted, _ := replace(v.arguments, func(text string) string { return guardrail.Redact(text, find(text)) }).(map[string]any)
-	after := v.Subject
 	after.Arguments = json.RawMessage(encode(redacted))
 	for _, text := range newView(after).texts {
 		if len(find(text)) > 0 {
-			return v.Text, v.Arguments, false
+			return v.Subject, false
 		}
 	}
-	return v.Text, after.Arguments, true
+	return after, true
 }
 
 // decode reads one JSON object. Numbers keep their text.

@@ -5,7 +5,10 @@ import (
 	"fmt"
 	"regexp"
 	"slices"
+	"strings"
+	"time"
 
+	"tuluat.ai/harness/functions/agent-step/internal/guard"
 	"tuluat.ai/harness/functions/agent-step/internal/model"
 	"tuluat.ai/harness/shared/harness"
 	"tuluat.ai/harness/shared/postgres"
@@ -44,24 +47,39 @@ func subjectOf(c *postgres.Claim, arguments []byte) harness.ApprovalSubject {
 	return harness.ApprovalSubject{Agent: c.Session.Agent, Tool: harness.ToolExecuteShell, Arguments: harness.CanonicalJSON(arguments), Sandbox: &spec}
 }
 
-// questions are the digests of what the calls of r would have to be approved for.
-func questions(c *postgres.Claim, r model.Response) []string {
+// questions are the digests of what the calls of r would have to be approved for,
+// by the policy of the agent or by what its guardrails said of them.
+func questions(c *postgres.Claim, r model.Response, said []guard.Ruling) []string {
 	var digests []string
-	for _, call := range r.Calls {
+	for i, call := range r.Calls {
 		command, problem := shellCommand(call)
-		if problem == "" && call.Name == harness.ToolExecuteShell && asks(c.Agent.Approvals, call.Name, command, call.Arguments) {
+		if problem != "" || call.Name != harness.ToolExecuteShell || said[i].BlockedBy != "" {
+			continue
+		}
+		if len(said[i].AskedBy) > 0 || asks(c.Agent.Approvals, call.Name, command, call.Arguments) {
 			digests = append(digests, subjectOf(c, []byte(call.Arguments)).Digest())
 		}
 	}
 	return digests
 }
 
-// question asks a human about call, which waits for the answer.
-func (p *plan) question(c *postgres.Claim, call harness.ToolCallID, s harness.ApprovalSubject, id ids) {
-	turn := c.Turns[len(c.Turns)-1]
+// ownTerms are of an agent whose block approvals is not there or off, and whose
+// guardrails ask: whoever wrote decides, and silence is no.
+var ownTerms = harness.ApprovalTerms{Quorum: 1, Timeout: time.Hour, OnTimeout: harness.TimeoutReject}
+
+// question asks a human about call, which waits for the answer. askedBy are the
+// guardrails that want it, if any do.
+func (p *plan) question(c *postgres.Claim, call harness.ToolCallID, s harness.ApprovalSubject, askedBy []string, id ids) {
+	turn, terms := c.Turns[len(c.Turns)-1], ownTerms
+	if c.Agent.Approvals != nil {
+		terms = c.Agent.Approvals.Terms
+	}
+	about := map[string]any{"Session": string(c.ID), "So far": fmt.Sprintf("%d steps, %d tokens", c.Used.Steps+1, c.Used.Tokens)}
+	if len(askedBy) > 0 {
+		about["Guardrail"] = strings.Join(askedBy, ", ")
+	}
 	p.commit.Approvals = append(p.commit.Approvals, postgres.NewApproval{
-		ID: id.approval(), Call: call, Title: fmt.Sprintf("Agent %s asks to run a command.", c.Session.Agent), Subject: s, Terms: c.Agent.Approvals.Terms, Person: turn.ChannelUserID,
-		Context: map[string]any{"Session": string(c.ID), "So far": fmt.Sprintf("%d steps, %d tokens", c.Used.Steps+1, c.Used.Tokens)},
+		ID: id.approval(), Call: call, Title: fmt.Sprintf("Agent %s asks to run a command.", c.Session.Agent), Subject: s, Terms: terms, Person: turn.ChannelUserID, Context: about,
 	})
 }
 
@@ -95,6 +113,9 @@ func (p *plan) decided(c *postgres.Claim, call postgres.CallRecord, id ids) bool
 		return end(harness.ToolCallFailed, movedResult)
 	case harness.Redact(command, p.limits.secrets) != command:
 		return end(harness.ToolCallFailed, "Not run: the command holds a value that must not leave this system.")
+	}
+	if r, judged := p.rulings.changed[call.ID]; judged && (r.BlockedBy != "" || r.Redacted) { // what was approved runs as it is, or not at all
+		return end(harness.ToolCallDenied, deniedResult(r))
 	}
 	if reason := p.runRoom(c, now.Sandbox.Timeout()); reason != "" {
 		return end(harness.ToolCallFailed, "Not run: "+reason)

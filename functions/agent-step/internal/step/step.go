@@ -52,6 +52,7 @@ type Options struct {
 	Store         Store
 	Model         Model
 	Runs          Runs
+	Guard         Guard // nil: an agent with guardrails is not worked
 	Publish       func(ctx context.Context, events ...event.Event)
 	Log           *slog.Logger
 	Lease         postgres.Lease
@@ -70,6 +71,9 @@ type Stepper struct {
 
 // New returns a Stepper.
 func New(o Options) *Stepper {
+	if o.Guard == nil {
+		o.Guard = noGuard{}
+	}
 	return &Stepper{Options: o, limits: limits{
 		contextTokens: o.ContextTokens, secrets: o.Secrets, prices: o.Prices, model: o.ModelName, callTime: cmp.Or(o.CallTime, model.DefaultLimits().Total),
 	}}
@@ -154,12 +158,17 @@ func (s *Stepper) hold(ctx context.Context, id harness.SessionID) error {
 // the lease is kept.
 func (s *Stepper) work(ctx context.Context, claim *postgres.Claim) (postgres.StepCommit, error) {
 	plan := decide(claim, s.limits)
+	var err error
+	if plan.ask != nil {
+		if plan, err = s.reserve(ctx, claim, plan); err != nil {
+			return plan.commit, err
+		}
+	}
+	if plan, err = s.before(ctx, claim, plan); err != nil {
+		return plan.commit, err
+	}
 	if plan.ask == nil {
 		return s.reserveRuns(ctx, claim, plan.commit)
-	}
-	plan, err := s.reserve(ctx, claim, plan)
-	if err != nil || plan.ask == nil {
-		return plan.commit, err
 	}
 	var response model.Response
 	began := time.Now()
@@ -185,11 +194,15 @@ func (s *Stepper) work(ctx context.Context, claim *postgres.Claim) (postgres.Ste
 	}
 	if err != nil {
 		s.Log.Warn("the model gave no answer", "session", string(claim.ID), "agent", string(claim.Session.Agent), "attempt", claim.Attempts, "err", err)
-		plan.commit.Spent = s.limits.lost(claim, *plan.ask, reasonOf(err), took)
+		plan.commit.Spent = plan.commit.Spent.Plus(s.limits.lost(claim, *plan.ask, reasonOf(err), took))
 		return plan.failed(claim, err, mathrand.Float64()), nil
 	}
-	plan.commit.Spent = s.limits.spent(claim, response, took)
-	if asked := questions(claim, response); len(asked) > 0 {
+	plan.commit.Spent = plan.commit.Spent.Plus(s.limits.spent(claim, response, took))
+	if response, plan.rulings, err = s.after(ctx, claim, response); err != nil {
+		return postgres.StepCommit{}, err
+	}
+	plan.commit.Spent = plan.commit.Spent.Plus(plan.rulings.spent)
+	if asked := questions(claim, response, plan.rulings.calls); len(asked) > 0 {
 		if plan.granted, err = s.Store.Granted(ctx, claim.Session.Agent, claim.ID, asked); err != nil {
 			return postgres.StepCommit{}, err
 		}
@@ -202,6 +215,7 @@ func (s *Stepper) work(ctx context.Context, claim *postgres.Claim) (postgres.Ste
 func (s *Stepper) commit(ctx context.Context, c postgres.StepCommit) error {
 	ctx, cancel := context.WithTimeoutCause(context.WithoutCancel(ctx), commitTime, errors.New("commit deadline"))
 	defer cancel()
+	noted(&c)
 	redact(&c, s.Secrets)
 	events, err := s.Store.CommitStep(ctx, c)
 	if errors.Is(err, postgres.ErrLeaseLost) {
@@ -286,6 +300,11 @@ func redact(c *postgres.StepCommit, secrets []harness.Secret) {
 	}
 	for i := range c.Logs {
 		c.Logs[i].Message = clean(c.Logs[i].Message)
+	}
+	for i := range c.Screened {
+		if text := c.Screened[i].Shown; text != nil {
+			*text = clean(*text)
+		}
 	}
 	c.Reason = clean(c.Reason)
 	if c.Step == nil {
