@@ -34,7 +34,7 @@ const (
 
 var detectors = []detector{
 	// Forms as their providers document them.
-	{"PRIVATE_KEY", harness.GuardrailSecret, regexp.MustCompile(`-----BEGIN (?:[A-Z0-9]+ ){0,3}PRIVATE KEY(?: BLOCK)?-----(?s:.{0,8192}?)(?:-----END [A-Z0-9 ]{0,40}-----|\z)`), "", nil},
+	{"PRIVATE_KEY", harness.GuardrailSecret, regexp.MustCompile(`-----BEGIN (?:[A-Z0-9]+ ){0,3}PRIVATE KEY(?: BLOCK)?-----(?s:.*?)(?:-----END [A-Z0-9 ]{0,40}-----|\z)`), "", nil},
 	{"AWS_KEY", harness.GuardrailSecret, regexp.MustCompile(`\b((?:AKIA|ASIA|ABIA|ACCA)[A-Z2-7]{16})\b`), "", nil},
 	{"GOOGLE_KEY", harness.GuardrailSecret, regexp.MustCompile(`\b(AIza[0-9A-Za-z_-]{35})`), "", nil},
 	{"GITHUB_TOKEN", harness.GuardrailSecret, regexp.MustCompile(`\b(gh[pousr]_[0-9A-Za-z]{36,255}|github_pat_[0-9A-Za-z]{22}_[0-9A-Za-z]{59})\b`), "", nil},
