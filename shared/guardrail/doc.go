@@ -9,7 +9,7 @@ package guardrail
 
 // MaxText is the longest text that is judged, in bytes. A longer one is nobody's
 // to pass: but for LENGTH, a guardrail fails on it, and its failure blocks.
-const MaxText = 128 << 10
+const MaxText = 64 << 10
 
 // Span is a place in a text, in bytes.
 type Span struct{ Start, End int }

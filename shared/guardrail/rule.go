@@ -17,7 +17,7 @@ const (
 	MaxRule    = 4096 // bytes
 	maxDepth   = 50
 	maxPattern = 1000 // bytes of a pattern in it
-	maxCost    = 5_000_000
+	maxCost    = 1_000_000
 )
 
 // Step is what an expression sees.
