@@ -6,6 +6,7 @@ import (
 	"errors"
 	"io"
 	"slices"
+	"strings"
 
 	"tuluat.ai/harness/shared/guardrail"
 	"tuluat.ai/harness/shared/harness"
@@ -56,7 +57,7 @@ func (v view) without(find func(string) []guardrail.Span) (after Subject, ok boo
 		if slices.ContainsFunc(v.FileNames, func(name string) bool { return len(find(name)) > 0 }) {
 			after.FileNames = nil
 		}
-		return after, len(find(after.Text)) == 0
+		return after, !remains(after.Text, find)
 	}
 	if v.arguments == nil {
 		return after, false
@@ -64,11 +65,17 @@ func (v view) without(find func(string) []guardrail.Span) (after Subject, ok boo
 	redacted, _ := replace(v.arguments, func(text string) string { return guardrail.Redact(text, find(text)) }).(map[string]any)
 	after.Arguments = json.RawMessage(encode(redacted))
 	for _, text := range newView(after).texts {
-		if len(find(text)) > 0 {
+		if remains(text, find) {
 			return v.Subject, false
 		}
 	}
 	return after, true
+}
+
+// remains reports whether find finds more in text than what stands for something
+// that was blacked out.
+func remains(text string, find func(string) []guardrail.Span) bool {
+	return slices.ContainsFunc(find(text), func(s guardrail.Span) bool { return strings.Trim(strings.ReplaceAll(text[s.Start:s.End], guardrail.Redacted, ""), " \n") != "" })
 }
 
 // decode reads one JSON object. Numbers keep their text.

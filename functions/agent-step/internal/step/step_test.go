@@ -163,7 +163,7 @@ func (b *bench) finish(state harness.ExecutionState, code int, stdout string) {
 
 func (b *bench) reply() string {
 	b.t.Helper()
-	return b.text(`SELECT text FROM messages WHERE direction = 'OUTBOUND' ORDER BY seq DESC LIMIT 1`)
+	return b.text(`SELECT text FROM messages WHERE direction = 'OUTBOUND' AND session_id = $1 ORDER BY seq DESC LIMIT 1`, b.session)
 }
 
 func (b *bench) state() string {
