@@ -75,7 +75,9 @@ func (v view) without(find func(string) []guardrail.Span) (after Subject, ok boo
 // remains reports whether find finds more in text than what stands for something
 // that was blacked out.
 func remains(text string, find func(string) []guardrail.Span) bool {
-	return slices.ContainsFunc(find(text), func(s guardrail.Span) bool { return strings.Trim(strings.ReplaceAll(text[s.Start:s.End], guardrail.Redacted, ""), " \n") != "" })
+	return slices.ContainsFunc(find(text), func(s guardrail.Span) bool {
+		return strings.Trim(strings.ReplaceAll(text[s.Start:s.End], guardrail.Redacted, ""), " \n") != ""
+	})
 }
 
 // decode reads one JSON object. Numbers keep their text.

@@ -80,7 +80,7 @@ func newBench(t *testing.T, agent harness.Agent, answers ...any) *bench {
 	b := &bench{t: t, store: postgrestest.New(t), model: &scripted{t: t, answers: answers}}
 	b.step = step.New(step.Options{
 		Store: b.store, Model: b.model, Log: slog.New(slog.DiscardHandler), ContextTokens: 10_000,
-		Publish: func(_ context.Context, events ...event.Event) { b.events = append(b.events, events...) },
+		Publish: b.published,
 		Lease:   postgres.Lease{Owner: "test", For: time.Minute}, Secrets: []harness.Secret{"top-secret-value"},
 	})
 	b.exec(`INSERT INTO agents (agent_name, revision, phase, digest) VALUES ('coder', 1, 'READY', 'd')`)
@@ -89,6 +89,10 @@ func newBench(t *testing.T, agent harness.Agent, answers ...any) *bench {
 	}
 	b.exec(`INSERT INTO channel_routes (channel, account, agent_name, spec, open_to_all) VALUES ('WEBHOOK', 'hook', 'coder', '{}', true)`)
 	return b
+}
+
+func (b *bench) published(_ context.Context, events ...event.Event) {
+	b.events = append(b.events, events...)
 }
 
 func coder() harness.Agent {
