@@ -290,6 +290,7 @@ func TestRolesGiveTheLeast(t *testing.T) {
 		agents + " management-api aiagents":                  {"create", "delete", "get", "list", "patch", "update"},
 		agents + " management-api aiworkflows":               {"create", "delete", "get", "list", "patch", "update"},
 		agents + " management-api localsubjectaccessreviews": {"create"},
+		agents + " agent-step secrets":                       {"list"},
 		agents + " webhook-ingest secrets":                   {"list"},
 		agents + " whatsapp-ingest secrets":                  {"list"},
 		agents + " telegram-ingest secrets":                  {"list"},
