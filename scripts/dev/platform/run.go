@@ -161,6 +161,8 @@ func environment(service *manifest.Service, boxes *sandboxes, found *channels) m
 	switch function {
 	case "sandbox-exec", "reaper-cron":
 		return boxes.environment()
+	case "agent-step":
+		return map[string]string{"SECRETS": "environment", "ALLOW_PRIVATE_ADDRESSES": "true"} // services on this machine are the rule here
 	case "webhook-ingest", "whatsapp-ingest", "telegram-ingest":
 		env := found.environment(function)
 		env["SECRETS"] = "environment"
