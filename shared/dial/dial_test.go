@@ -40,7 +40,7 @@ func TestTransportDialsPublicAddressesOnly(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if _, err := Transport(false, time.Second).RoundTrip(request); !errors.Is(err, ErrPrivate) { //nolint:bodyclose // there is none
+		if _, err := Transport(false, time.Second).RoundTrip(request); !errors.Is(err, ErrPrivate) {
 			t.Errorf("%s: %v, want it refused", host, err)
 		}
 	}
