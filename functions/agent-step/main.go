@@ -6,6 +6,7 @@ import (
 	"context"
 	"time"
 
+	"tuluat.ai/harness/functions/agent-step/internal/guard"
 	"tuluat.ai/harness/functions/agent-step/internal/mcp"
 	"tuluat.ai/harness/functions/agent-step/internal/model"
 	"tuluat.ai/harness/functions/agent-step/internal/step"
@@ -45,9 +46,11 @@ func build(_ context.Context, env function.Env) (*function.Function, error) {
 	}
 	servers := mcp.New(mcp.Options{Store: store, Secrets: secrets, Log: env.Log, AllowPrivate: cfg.AllowPrivate})
 	env.OnExit(servers.Close)
+	guards := guard.New(guard.Options{Model: client, Secrets: secrets, AllowPrivate: cfg.AllowPrivate, Known: cfg.secrets()})
+	env.OnExit(guards.Close)
 	runs := workflow.New(workflow.Options{Store: store, Log: env.Log, Secrets: cfg.secrets(), Now: time.Now})
 	s := step.New(step.Options{
-		Store: store, Model: client, Runs: runs, Publish: publisher.Publish, Log: env.Log, Secrets: cfg.secrets(), Checks: mcp.Checks{Store: store, Secrets: secrets},
+		Store: store, Model: client, Guard: guards, Runs: runs, Publish: publisher.Publish, Log: env.Log, Secrets: cfg.secrets(), Checks: mcp.Checks{Store: store, Secrets: secrets},
 		Lease: postgres.Lease{Owner: env.Owner(), For: cfg.Lease}, ContextTokens: cfg.ContextTokens, Tools: []step.Tools{servers}, Prices: cfg.Prices, ModelName: cfg.Model.Name,
 	})
 	return &function.Function{Events: map[event.Type]function.EventFunc{

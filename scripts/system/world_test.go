@@ -397,7 +397,7 @@ func (w *world) env(s *manifest.Service, bin string) map[string]string {
 		w.people.env(s.Function(), env)
 	}
 	switch s.Function() {
-	case "whatsapp-ingest", "telegram-ingest", "agent-step":
+	case "agent-step", "whatsapp-ingest", "telegram-ingest":
 		env["SECRETS"] = "environment"
 	case "management-api":
 		env["ACCESS"], env["MANAGEMENT_TOKEN"] = "static", apiTokens

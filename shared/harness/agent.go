@@ -45,7 +45,8 @@ type Agent struct {
 	Harness      HarnessSpec `json:"harness"`
 	Budget       Budget      `json:"budget"`
 
-	Approvals *ApprovalSpec `json:"approvals,omitempty"` // nil: nobody is asked
+	Approvals  *ApprovalSpec `json:"approvals,omitempty"`  // nil: nobody is asked
+	Guardrails *Guardrails   `json:"guardrails,omitempty"` // nil: nothing is judged
 
 	MCPServers []MCPServer `json:"mcpServers,omitempty"`
 }

@@ -18,7 +18,7 @@ type Word struct {
 // Glossary returns every word of the product. A test walks tables, columns,
 // closed sets, events and JSON keys and requires each to be here, once.
 func Glossary() []Word {
-	return slices.Concat(things(), placesAndPeople(), thinking(), commands(), standing(), resources(), channels(), blocks(), management(), approvalWords(), signals(), budgets(), remotes(), workflows(), eventTypes(), values())
+	return slices.Concat(things(), placesAndPeople(), thinking(), commands(), standing(), resources(), channels(), blocks(), guardrails(), management(), approvalWords(), signals(), budgets(), remotes(), workflows(), eventTypes(), values())
 }
 
 // What the product is made of.
@@ -64,7 +64,7 @@ func placesAndPeople() []Word {
 		{Name: "channelUserId", Meaning: "the person on a channel, as the channel names them", Column: "channel_user_id", Key: "channelUserId"},
 		{Name: "senders", Meaning: "who may talk to an agent on a channel", Column: "senders", Key: "senders"},
 		{Name: "policy", Meaning: "the rule for senders, open or by list", Key: "policy"},
-		{Name: "allow", Meaning: "the channel user ids that a list allows", Key: "allow"},
+		{Name: "allow", Meaning: "what a list allows: channel user ids, or patterns of a guardrail", Key: "allow"},
 		{Name: "openToAll", Meaning: "the senders' policy is open, as a column of its own to be tested without reading the spec", Column: "open_to_all"},
 		{Name: "direction", Meaning: "inbound or outbound", Column: "direction", Key: "direction"},
 		{Name: "callbackURL", Meaning: "where the replies of a hook are POSTed", Key: "callbackURL"},
@@ -198,7 +198,7 @@ func standing() []Word {
 		{Name: "payload", Meaning: "the ids that an event carries", Column: "payload", Key: "payload"},
 		{Name: "eventType", Meaning: "what an event says happened", Column: "event_type"},
 		{Name: "destination", Meaning: "who would not take an event", Column: "destination", Key: "destination"},
-		{Name: "times", Meaning: "how often the broker gave up on one event at one destination", Column: "times", Key: "times"},
+		{Name: "times", Meaning: "how often it happened: the broker gave up on an event, a guardrail came to a verdict", Column: "times", Key: "times"},
 		{Name: "seq", Meaning: "the place of a row in the order of its session, or of its step", Column: "seq", Key: "seq"},
 		{Name: "messageSeq", Meaning: "the last seq given to a message of a session", Column: "message_seq"},
 		{Name: "eventSeq", Meaning: "the last seq given to an event of a session", Column: "event_seq"},

@@ -8,7 +8,7 @@ func blocks() []Word {
 		{Name: "configMapRef", Meaning: "a key of a ConfigMap", Key: "configMapRef"},
 		{Name: "guardrails", Meaning: "checks of what comes in, of what is about to be done and of what goes out", Key: "guardrails"},
 		{Name: "guardrailInput", Meaning: "guardrails on what people write; of an approval, exactly what will run", Column: "input", Key: "input", Apart: "the block guardrails says the rest"},
-		{Name: "guardrailOutput", Meaning: "guardrails on what is answered; of a visit, what expressions see of it", Key: "output", Apart: "the block guardrails, or the visit, says the rest"},
+		{Name: "guardrailOutput", Meaning: "guardrails on what is answered, and their stage; of a visit, what expressions see of it", Key: "output", Apart: "the block guardrails, or the visit, says the rest"},
 		{Name: "action", Meaning: "what a guardrail's hit leads to; of an audit entry, what was done", Column: "action", Key: "action"},
 		{Name: "onFailure", Meaning: "the action where a guardrail has no verdict", Key: "onFailure"},
 		{Name: "tools", Meaning: "the names of tools whose calls are meant; of an mcpServer: what it offered", Column: "tools", Key: "tools"},

@@ -54,6 +54,9 @@ type TurnRecord struct {
 	Text          string
 	Metadata      json.RawMessage
 	Files         []Attachment // that came with it
+	Screened      bool         // a model may see it, as Shown and without HiddenFiles
+	Shown         *string      // in the place of Text; nil: Text
+	HiddenFiles   bool
 	Steps         []StepRecord
 }
 
@@ -171,7 +174,7 @@ func windowSQL(stream string) string {
 func (s *Store) ClaimSession(ctx context.Context, id harness.SessionID, lease Lease) (*Claim, error) {
 	b := &pgx.Batch{}
 	b.Queue(claimSessionSQL, id, lease.Owner, lease.For)
-	b.Queue(recentSQL+` SELECT message_id, state, channel_user_id, text, metadata FROM recent ORDER BY seq`, id, historyTurns)
+	b.Queue(recentSQL+` SELECT message_id, state, channel_user_id, text, metadata, screened, shown_text, hidden_files FROM recent ORDER BY seq`, id, historyTurns)
 	b.Queue(recentSQL+` SELECT st.step_id, st.message_id, st.text, st.carry FROM steps st JOIN recent USING (message_id) ORDER BY st.seq`, id, historyTurns)
 	b.Queue(recentSQL+` SELECT a.message_id, `+attachmentColumns+` FROM attachments a JOIN recent USING (message_id) JOIN sessions s ON s.session_id = a.session_id
 		WHERE a.direction = 'INBOUND' ORDER BY a.created_at, a.attachment_id`, id, historyTurns)
@@ -251,7 +254,7 @@ func (c *Claim) readTurns(results pgx.BatchResults) error {
 	}
 	if c.Turns, err = pgx.CollectRows(rows, func(row pgx.CollectableRow) (TurnRecord, error) {
 		var t TurnRecord
-		err := row.Scan(&t.Message, &t.State, &t.ChannelUserID, &t.Text, &t.Metadata)
+		err := row.Scan(&t.Message, &t.State, &t.ChannelUserID, &t.Text, &t.Metadata, &t.Screened, &t.Shown, &t.HiddenFiles)
 		return t, err
 	}); err != nil {
 		return err

@@ -26,13 +26,17 @@ type StepCommit struct {
 
 	Approvals []NewApproval // what humans are asked before it is done
 
-	Reply   []string         // the answer, one row each: ends the turn; the files that its commands made go out behind it
-	Choices []harness.Choice // of the last row of Reply, to be tapped
-	End     bool             // the conversation is COMPLETED, whatever State; messages that wait open a new one
-	Again   bool             // there is more to do at once
-	Retry   time.Duration    // > 0: nothing was achieved; look again after this long
-	Run     *NewRun          // a workflow run that the turn started
-	Logs    []harness.LogEntry
+	Reply    []string         // the answer, one row each: ends the turn; the files that its commands made go out behind it
+	Choices  []harness.Choice // of the last row of Reply, to be tapped
+	End      bool             // the conversation is COMPLETED, whatever State; messages that wait open a new one
+	Again    bool             // there is more to do at once
+	Retry    time.Duration    // > 0: nothing was achieved; look again after this long
+	Run      *NewRun          // a workflow run that the turn started
+	Withhold bool             // files that the turn's commands made do not go out
+
+	Screened []Screening  // messages that models may see from now on
+	Verdicts []NewVerdict // of the step's guardrails
+	Logs     []harness.LogEntry
 
 	Spent    harness.Spending // by this step, but for its commands, which count when they end
 	Reserved []Reservation    // for it: given back now, but for what its commands hold
@@ -98,10 +102,13 @@ func (s *Store) commitStep(ctx context.Context, c StepCommit) ([]event.Event, er
 	w.lockApprovals()
 	b.Queue(`SELECT fence_session($1, $2)`, c.Claim.ID, c.Claim.Token)
 	w.turn()
+	w.screen()
 	w.run()
 	w.step()
+	w.verdicts()
 	w.approvals()
 	w.runs()
+	w.withhold()
 	w.reply()
 	w.logs()
 	w.release()
@@ -117,6 +124,7 @@ func (s *Store) commitStep(ctx context.Context, c StepCommit) ([]event.Event, er
 	if c.Claim.Parent != "" && (len(c.Reply) > 0 || c.End) {
 		markParent(b, c.Claim.ID, fmt.Sprintf("%s:%d", c.Claim.ID, c.Claim.Token), &w.announced)
 	}
+	w.countVerdicts()
 	if err := s.batch(ctx, b, nil); err != nil {
 		return nil, err
 	}

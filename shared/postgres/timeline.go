@@ -13,8 +13,8 @@ import (
 )
 
 // timelineSQL finds up to $8 entries of session $1 of each kind behind its number:
-// $2 of visits, $3 of messages, $4 of steps, $5 of tool calls, $6 of executions and
-// $7 of approvals. All are numbered under the session's lock, so that what is
+// $2 of visits, $3 of messages, $4 of steps, $5 of tool calls, $6 of executions,
+// $7 of approvals and $9 of what guardrails said, but for what they let pass. All are numbered under the session's lock, so that what is
 // committed later has a greater number; its time, that of its transaction's begin,
 // may be older.
 const timelineSQL = `
@@ -30,6 +30,9 @@ UNION ALL
 (SELECT 4, e.seq, e.created_at, 'EXECUTION', e.execution_id FROM executions e WHERE e.session_id = $1 AND e.seq > $6 ORDER BY e.seq LIMIT $8)
 UNION ALL
 (SELECT 5, a.seq, a.created_at, 'APPROVAL', a.approval_id FROM approvals a WHERE a.session_id = $1 AND a.seq > $7 ORDER BY a.seq LIMIT $8)
+UNION ALL
+(SELECT 6, g.seq, g.created_at, 'GUARDRAIL', g.guardrail_verdict_id FROM guardrail_verdicts g
+    WHERE g.session_id = $1 AND g.verdict <> 'PASSED' AND g.seq > $9 ORDER BY g.seq LIMIT $8)
 ORDER BY 1, 2`
 
 // callNumber puts the calls of a session, of steps s and calls t, in one order.
@@ -37,7 +40,7 @@ const callNumber = `s.seq * 1000000 + t.seq`
 
 // progress is how far a timeline was read: the last number of each kind, in the
 // order of timelineSQL.
-type progress [6]int64
+type progress [7]int64
 
 // read returns the progress that a place says.
 func (p *progress) read(place view.Place) error {
@@ -77,7 +80,7 @@ func (s *Store) Timeline(ctx context.Context, session harness.SessionID, after v
 		n int64
 	}
 	var behind [len(at)][]numbered
-	_, err := list(ctx, s, timelineSQL, []any{session, at[0], at[1], at[2], at[3], at[4], at[5], limit + 1}, func(row pgx.CollectableRow) (struct{}, error) {
+	_, err := list(ctx, s, timelineSQL, []any{session, at[0], at[1], at[2], at[3], at[4], at[5], limit + 1, at[6]}, func(row pgx.CollectableRow) (struct{}, error) {
 		var kind int
 		var e numbered
 		err := row.Scan(&kind, &e.n, &e.At, &e.Kind, &e.ID)
@@ -164,6 +167,14 @@ func (s *Store) tell(ctx context.Context, entries []view.Entry) error {
 			v, err := readApproval(row)
 			if err == nil {
 				at[string(v.ID)].Approval = &v
+			}
+			return err
+		}))
+	b.Queue(`SELECT `+verdictColumns+` FROM guardrail_verdicts v WHERE v.guardrail_verdict_id = ANY ($1)`, orEmpty(ids[view.EntryGuardrail])).
+		Query(each(func(row pgx.CollectableRow) error {
+			v, err := readVerdict(row)
+			if err == nil {
+				at[v.ID].Guardrail = &v
 			}
 			return err
 		}))

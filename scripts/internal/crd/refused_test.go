@@ -1,6 +1,7 @@
 package crd
 
 import (
+	"fmt"
 	"os"
 	"slices"
 	"strings"
@@ -26,6 +27,15 @@ func definitionOf(t *testing.T, file string) (crd apiextensionsv1.CustomResource
 // what kubectl prints, and the field that the reader of folders complains of.
 // An empty cluster means that the API server cannot know: agent-status says it.
 type refused struct{ text, cluster, field string }
+
+// seventeen guardrails are one too many.
+func seventeen() string {
+	var all []string
+	for i := range 17 {
+		all = append(all, fmt.Sprintf("{name: g%d, type: SECRET}", i))
+	}
+	return strings.Join(all, ", ")
+}
 
 func spec(text string) string    { return agentHead + "spec:\n  " + text + "\n" }
 func sandbox(text string) string { return spec("harness: {type: CODE, sandbox: {" + text + "}}") }
@@ -117,22 +127,37 @@ var badAgents = map[string]refused{
 	"idle time as number":    {channel(hook + ", idleTTL: 60" + open_), "idleTTL in body must be of type string", c0 + "idleTTL"},
 
 	"skills on":                 {spec("skills: {}"), "", "spec.skills"},
-	"guardrails on":             {spec("guardrails: {enabled: true}"), "", "spec.guardrails"},
 	"A2A with peers":            {spec("a2a: {peers: [{name: p, url: \"https://a.example.com\"}]}"), "", "spec.a2a.peers"},
 	"skill without text":        {spec("skills: {enabled: false, items: [{name: s}]}"), "a skill needs text or configMapRef: write one of them", "spec.skills.items[0]"},
 	"skill with both":           {spec("skills: {enabled: false, items: [{name: s, text: t, configMapRef: {name: m, key: k}}]}"), "a skill needs text or configMapRef", "spec.skills.items[0]"},
 	"skill twice":               {spec("skills: {enabled: false, items: [{name: s, text: t}, {name: s, text: u}]}"), `spec.skills.items[1]: Duplicate value: {"name":"s"}`, "spec.skills.items[1].name"},
 	"skill's ConfigMap":         {spec("skills: {enabled: false, items: [{name: s, configMapRef: {name: M, key: k}}]}"), "configMapRef.name in body should match", "spec.skills.items[0].configMapRef.name"},
 	"guardrail type":            {spec("guardrails: {enabled: false, input: [{name: g, type: MAGIC}]}"), `type: Unsupported value: "MAGIC"`, "spec.guardrails.input[0].type"},
-	"guardrail without pattern": {spec("guardrails: {enabled: false, input: [{name: g, type: PATTERN}]}"), "patterns goes with type PATTERN: list at least one there, and none elsewhere", "spec.guardrails.input[0].patterns"},
+	"guardrail without pattern": {spec("guardrails: {enabled: false, input: [{name: g, type: PATTERN}]}"), "patterns and allow go with type PATTERN: list at least one there, and none elsewhere", "spec.guardrails.input[0].patterns"},
 	"guardrail's expression":    {spec(`guardrails: {enabled: false, input: [{name: g, type: PATTERN, patterns: ["("]}]}`), "", "spec.guardrails.input[0].patterns[0]"},
 	"guardrail without length":  {spec("guardrails: {enabled: false, output: [{name: g, type: LENGTH}]}"), "maxBytes goes with type LENGTH", "spec.guardrails.output[0].maxBytes"},
 	"guardrail without prompt":  {spec("guardrails: {enabled: false, toolCall: [{name: g, type: MODEL}]}"), "prompt goes with type MODEL", "spec.guardrails.toolCall[0].prompt"},
 	"guardrail without URL":     {spec("guardrails: {enabled: false, output: [{name: g, type: HTTP}]}"), "url goes with type HTTP", "spec.guardrails.output[0].url"},
 	"guardrail's model":         {spec("guardrails: {enabled: false, input: [{name: g, type: LENGTH, maxBytes: 1, model: {}}]}"), "model is of type MODEL: remove it, or change type", "spec.guardrails.input[0].model"},
 	"guardrail's headers":       {spec("guardrails: {enabled: false, input: [{name: g, type: LENGTH, maxBytes: 1, headersSecretRef: {name: s, key: k}}]}"), "headersSecretRef is of type HTTP: remove it, or change type", "spec.guardrails.input[0].headersSecretRef"},
-	"guardrail's action":        {spec("guardrails: {enabled: false, input: [{name: g, type: LENGTH, maxBytes: 1, action: redact}]}"), "action is redact, which only type PATTERN can do: use block, warn or ask", "spec.guardrails.input[0].action"},
-	"guardrail's tools":         {spec("guardrails: {enabled: false, input: [{name: g, type: LENGTH, maxBytes: 1, tools: [x]}]}"), "tools are of guardrails on toolCall: remove them from input and output", "spec.guardrails.input[0].tools"},
+	"guardrail's action":        {spec("guardrails: {enabled: false, input: [{name: g, type: LENGTH, maxBytes: 1, action: redact}]}"), "action is redact, which only patterns and types SECRET and PII can do: use block, warn or ask", "spec.guardrails.input[0].action"},
+	"guardrail's tools":         {spec("guardrails: {enabled: false, input: [{name: g, type: LENGTH, maxBytes: 1, tools: [x]}]}"), "tools are of guardrails on toolCall and toolOutput: remove them from input and output", "spec.guardrails.input[0].tools"},
+	"guardrail that asks":       {spec("guardrails: {toolOutput: [{name: g, type: LENGTH, maxBytes: 1, action: ask}]}"), "action is ask, which only guardrails on toolCall can do: use block, redact or warn", "spec.guardrails.toolOutput[0].action"},
+	"guardrail with two lists":  {spec("guardrails: {input: [{name: g, type: PATTERN, patterns: [a], allow: [b]}]}"), "patterns and allow are both set: keep one of them, and make two guardrails of it", "spec.guardrails.input[0].allow"},
+	"guardrail's allowed list":  {spec("guardrails: {input: [{name: g, type: LENGTH, maxBytes: 1, allow: [b]}]}"), "patterns and allow go with type PATTERN", "spec.guardrails.input[0].allow"},
+	"guardrail redacts allowed": {spec("guardrails: {input: [{name: g, type: PATTERN, allow: [b], action: redact}]}"), "action is redact, which only patterns and types SECRET and PII can do", "spec.guardrails.input[0].action"},
+	"guardrail's large pattern": {spec(`guardrails: {input: [{name: g, type: PATTERN, patterns: ['(\w{1,30}){1,30}(\w{1,30}){1,30}(\w{1,30}){1,30}']}]}`), "", "spec.guardrails.input[0].patterns[0]"},
+	"guardrail without rule":    {spec("guardrails: {input: [{name: g, type: CEL}]}"), "rule goes with type CEL: set both, or neither", "spec.guardrails.input[0].rule"},
+	"guardrail's rule":          {spec("guardrails: {input: [{name: g, type: CEL, rule: 'text.size('}]}"), "", "spec.guardrails.input[0].rule"},
+	"guardrail's rule is text":  {spec("guardrails: {input: [{name: g, type: CEL, rule: 'text'}]}"), "", "spec.guardrails.input[0].rule"},
+	"guardrail's detector":      {spec("guardrails: {input: [{name: g, type: PII, detect: [SHOE_SIZE]}]}"), `detect[0]: Unsupported value: "SHOE_SIZE"`, "spec.guardrails.input[0].detect[0]"},
+	"another type's detector":   {spec("guardrails: {input: [{name: g, type: PII, detect: [JWT]}]}"), "detect names a detector that type PII does not have", "spec.guardrails.input[0].detect[0]"},
+	"a secret's detector":       {spec("guardrails: {input: [{name: g, type: SECRET, detect: [EMAIL]}]}"), "detect names a detector that type SECRET does not have", "spec.guardrails.input[0].detect[0]"},
+	"detect of another type":    {spec("guardrails: {input: [{name: g, type: LENGTH, maxBytes: 1, detect: [JWT]}]}"), "detect is of types SECRET and PII: remove it, or change type", "spec.guardrails.input[0].detect"},
+	"guardrail's time":          {spec("guardrails: {input: [{name: g, type: LENGTH, maxBytes: 1, timeoutSeconds: 5}]}"), "timeoutSeconds and onFailure are of types MODEL and HTTP: remove them, or change type", "spec.guardrails.input[0].timeoutSeconds"},
+	"guardrail's failure":       {spec("guardrails: {input: [{name: g, type: SECRET, onFailure: warn}]}"), "timeoutSeconds and onFailure are of types MODEL and HTTP: remove them, or change type", "spec.guardrails.input[0].onFailure"},
+	"guardrail that is slow":    {spec("guardrails: {input: [{name: g, type: MODEL, prompt: p, timeoutSeconds: 31}]}"), "should be less than or equal to 30", "spec.guardrails.input[0].timeoutSeconds"},
+	"17 guardrails":             {spec("guardrails: {input: [" + seventeen() + "]}"), "Too many: 17: must have at most 16 items", "spec.guardrails.input"},
 	"server without URL":        {spec("mcpServers: {enabled: false, servers: [{name: m}]}"), "spec.mcpServers.servers[0].url: Required value", "spec.mcpServers.servers[0].url"},
 	"server's name":             {spec("mcpServers: {enabled: false, servers: [{name: M M, url: \"https://example.com\"}]}"), "spec.mcpServers.servers[0].name in body should match", "spec.mcpServers.servers[0].name"},
 	"server's policy":           {spec("mcpServers: {servers: [{name: m, url: \"https://example.com\", approvals: maybe}]}"), `approvals: Unsupported value: "maybe"`, "spec.mcpServers.servers[0].approvals"},

@@ -43,10 +43,12 @@ type ConfigMapRef struct {
 	Key string `json:"key"`
 }
 
-// Guardrails check what comes in, what the agent is about to do and what goes
-// out. Those of one list run in its order; the first that blocks ends it.
+// Guardrails check what comes in, what the agent is about to do, what that gave
+// and what goes out. Those of one list run in its order; the first that blocks
+// ends it.
 //
-// +kubebuilder:validation:XValidation:rule="(!has(self.input) || self.input.all(g, !has(g.tools) || size(g.tools) == 0)) && (!has(self.output) || self.output.all(g, !has(g.tools) || size(g.tools) == 0))",message="tools are of guardrails on toolCall: remove them from input and output"
+// +kubebuilder:validation:XValidation:rule="(!has(self.input) || self.input.all(g, !has(g.tools) || size(g.tools) == 0)) && (!has(self.output) || self.output.all(g, !has(g.tools) || size(g.tools) == 0))",message="tools are of guardrails on toolCall and toolOutput: remove them from input and output"
+// +kubebuilder:validation:XValidation:rule="(!has(self.input) || self.input.all(g, !has(g.action) || g.action != 'ask')) && (!has(self.toolOutput) || self.toolOutput.all(g, !has(g.action) || g.action != 'ask')) && (!has(self.output) || self.output.all(g, !has(g.action) || g.action != 'ask'))",message="action is ask, which only guardrails on toolCall can do: use block, redact or warn"
 type Guardrails struct {
 	// False switches the block off without losing what it says.
 	// +kubebuilder:default=true
@@ -61,6 +63,11 @@ type Guardrails struct {
 	// +listMapKey=name
 	// +kubebuilder:validation:MaxItems=16
 	ToolCall []Guardrail `json:"toolCall,omitempty"`
+	// On what a call gave, before the model sees it.
+	// +listType=map
+	// +listMapKey=name
+	// +kubebuilder:validation:MaxItems=16
+	ToolOutput []Guardrail `json:"toolOutput,omitempty"`
 	// On what the agent answers, before it is sent.
 	// +listType=map
 	// +listMapKey=name
@@ -68,51 +75,37 @@ type Guardrails struct {
 	Output []Guardrail `json:"output,omitempty"`
 }
 
-// GuardrailType is how a guardrail judges.
-type GuardrailType string
-
-// The types of guardrails.
-const (
-	GuardrailPattern GuardrailType = "PATTERN" // hits what a regular expression finds
-	GuardrailLength  GuardrailType = "LENGTH"  // hits what is too long
-	GuardrailModel   GuardrailType = "MODEL"   // a model judges
-	GuardrailHTTP    GuardrailType = "HTTP"    // a service judges
-)
-
-// GuardrailAction is what a hit leads to.
-type GuardrailAction string
-
-// The actions of guardrails.
-const (
-	GuardrailBlock  GuardrailAction = "block"  // it goes no further, and the person is told
-	GuardrailRedact GuardrailAction = "redact" // what was found is blacked out
-	GuardrailWarn   GuardrailAction = "warn"   // it is only noted
-	GuardrailAsk    GuardrailAction = "ask"    // a human is asked, as the block approvals says
-)
-
 // Guardrail is one check. Each type has fields of its own.
 //
-// +kubebuilder:validation:XValidation:rule="(self.type == 'PATTERN') == (has(self.patterns) && size(self.patterns) > 0)",message="patterns goes with type PATTERN: list at least one there, and none elsewhere"
+// +kubebuilder:validation:XValidation:rule="(self.type == 'PATTERN') == (has(self.patterns) && size(self.patterns) > 0 || has(self.allow) && size(self.allow) > 0)",message="patterns and allow go with type PATTERN: list at least one there, and none elsewhere"
+// +kubebuilder:validation:XValidation:rule="!(has(self.patterns) && size(self.patterns) > 0 && has(self.allow) && size(self.allow) > 0)",message="patterns and allow are both set: keep one of them, and make two guardrails of it"
 // +kubebuilder:validation:XValidation:rule="(self.type == 'LENGTH') == has(self.maxBytes)",message="maxBytes goes with type LENGTH: set both, or neither"
+// +kubebuilder:validation:XValidation:rule="(self.type == 'CEL') == has(self.rule)",message="rule goes with type CEL: set both, or neither"
+// +kubebuilder:validation:XValidation:rule="!has(self.detect) || size(self.detect) == 0 || self.type == 'SECRET' || self.type == 'PII'",message="detect is of types SECRET and PII: remove it, or change type"
+// +kubebuilder:validation:XValidation:rule="!has(self.detect) || self.type != 'SECRET' || self.detect.all(d, d in ['PRIVATE_KEY', 'AWS_KEY', 'GOOGLE_KEY', 'GITHUB_TOKEN', 'GITLAB_TOKEN', 'SLACK_TOKEN', 'STRIPE_KEY', 'OPENAI_KEY', 'ANTHROPIC_KEY', 'TELEGRAM_TOKEN', 'JWT', 'URL_PASSWORD', 'ASSIGNED'])",message="detect names a detector that type SECRET does not have"
+// +kubebuilder:validation:XValidation:rule="!has(self.detect) || self.type != 'PII' || self.detect.all(d, d in ['EMAIL', 'PHONE', 'CARD', 'IBAN', 'US_SSN', 'TR_ID', 'IP_ADDRESS'])",message="detect names a detector that type PII does not have"
 // +kubebuilder:validation:XValidation:rule="(self.type == 'MODEL') == has(self.prompt)",message="prompt goes with type MODEL: set both, or neither"
 // +kubebuilder:validation:XValidation:rule="self.type == 'MODEL' || !has(self.model)",message="model is of type MODEL: remove it, or change type"
 // +kubebuilder:validation:XValidation:rule="(self.type == 'HTTP') == has(self.url)",message="url goes with type HTTP: set both, or neither"
 // +kubebuilder:validation:XValidation:rule="self.type == 'HTTP' || !has(self.headersSecretRef)",message="headersSecretRef is of type HTTP: remove it, or change type"
-// +kubebuilder:validation:XValidation:rule="!has(self.action) || self.action != 'redact' || self.type == 'PATTERN'",message="action is redact, which only type PATTERN can do: use block, warn or ask"
+// +kubebuilder:validation:XValidation:rule="self.type == 'MODEL' || self.type == 'HTTP' || !has(self.timeoutSeconds) && !has(self.onFailure)",message="timeoutSeconds and onFailure are of types MODEL and HTTP: remove them, or change type"
+// +kubebuilder:validation:XValidation:rule="!has(self.action) || self.action != 'redact' || self.type in ['PATTERN', 'SECRET', 'PII'] && !(has(self.allow) && size(self.allow) > 0)",message="action is redact, which only patterns and types SECRET and PII can do: use block, warn or ask"
 type Guardrail struct {
 	// Its name in logs and counts.
 	Name Name `json:"name"`
-	// How it judges. PATTERN: hits what a regular expression finds. LENGTH: hits what is too long. MODEL: a model judges. HTTP: a service judges.
-	// +kubebuilder:validation:Enum=PATTERN;LENGTH;MODEL;HTTP
-	Type GuardrailType `json:"type"`
-	// What a hit leads to. block: it goes no further, and the person is told. redact: what was found is blacked out. warn: it is only noted. ask: a human is asked.
+	// How it judges. PATTERN: hits what a regular expression finds, or what none of a list finds. LENGTH: hits what is too long. CEL: hits where an expression holds.
+	// SECRET: hits what looks like a credential. PII: hits what identifies a person. MODEL: a model judges. HTTP: a service judges.
+	// +kubebuilder:validation:Enum=PATTERN;LENGTH;CEL;SECRET;PII;MODEL;HTTP
+	Type harness.GuardrailType `json:"type"`
+	// What a hit leads to. block: it goes no further, and the person, or the model where a call is blocked, is told. redact: what was found is blacked out. warn: it is only noted.
+	// ask: a human is asked about the call, as the block approvals says.
 	// +kubebuilder:validation:Enum=block;redact;warn;ask
 	// +kubebuilder:default=block
-	Action GuardrailAction `json:"action,omitempty"`
-	// What the person is told when it blocks. Without it, a fixed text.
+	Action harness.GuardrailAction `json:"action,omitempty"`
+	// What the person, or the model where a call or its result is blocked, is told. Without it, a fixed text.
 	// +kubebuilder:validation:MaxLength=1024
 	Text string `json:"text,omitempty"`
-	// Of toolCall: the tools whose calls it checks. Without it, all.
+	// Of toolCall and toolOutput: the tools whose calls it checks. Without it, all.
 	// +kubebuilder:validation:MaxItems=64
 	// +kubebuilder:validation:items:MinLength=1
 	// +kubebuilder:validation:items:MaxLength=128
@@ -123,10 +116,24 @@ type Guardrail struct {
 	// +kubebuilder:validation:items:MinLength=1
 	// +kubebuilder:validation:items:MaxLength=1000
 	Patterns []string `json:"patterns,omitempty"`
+	// PATTERN: regular expressions in RE2 syntax; it is a hit when none of them finds something. Begin with ^ and end with $ to allow whole texts only.
+	// +kubebuilder:validation:MaxItems=64
+	// +kubebuilder:validation:items:MinLength=1
+	// +kubebuilder:validation:items:MaxLength=1000
+	Allow []string `json:"allow,omitempty"`
 	// LENGTH: the most bytes that are no hit.
 	// +kubebuilder:validation:Minimum=1
 	// +kubebuilder:validation:Maximum=1073741824
 	MaxBytes *int `json:"maxBytes,omitempty"`
+	// CEL: an expression that is true for a hit. It sees stage (INPUT, TOOL_CALL, TOOL_OUTPUT or OUTPUT), tool, arguments (of a call), text, agent, channel and person.
+	// +kubebuilder:validation:MinLength=1
+	// +kubebuilder:validation:MaxLength=4096
+	Rule string `json:"rule,omitempty"`
+	// SECRET and PII: which detectors look. Without it, all of the type. SECRET: PRIVATE_KEY, AWS_KEY, GOOGLE_KEY, GITHUB_TOKEN, GITLAB_TOKEN, SLACK_TOKEN, STRIPE_KEY, OPENAI_KEY,
+	// ANTHROPIC_KEY, TELEGRAM_TOKEN, JWT, URL_PASSWORD, ASSIGNED (a random value given to a name such as token). PII: EMAIL, PHONE, CARD, IBAN, US_SSN, TR_ID, IP_ADDRESS.
+	// +kubebuilder:validation:MaxItems=32
+	// +kubebuilder:validation:items:Enum=PRIVATE_KEY;AWS_KEY;GOOGLE_KEY;GITHUB_TOKEN;GITLAB_TOKEN;SLACK_TOKEN;STRIPE_KEY;OPENAI_KEY;ANTHROPIC_KEY;TELEGRAM_TOKEN;JWT;URL_PASSWORD;ASSIGNED;EMAIL;PHONE;CARD;IBAN;US_SSN;TR_ID;IP_ADDRESS
+	Detect []string `json:"detect,omitempty"`
 	// MODEL: what the model is to judge, as instructions.
 	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=65536
@@ -137,13 +144,13 @@ type Guardrail struct {
 	URL URL `json:"url,omitempty"`
 	// HTTP: a key that holds the request's headers, one "Name: value" a line.
 	HeadersSecretRef *SecretRef `json:"headersSecretRef,omitempty"`
-	// MODEL and HTTP: the longest it may take.
+	// MODEL and HTTP: the longest it may take; 10 without it.
 	// +kubebuilder:validation:Minimum=1
-	// +kubebuilder:validation:Maximum=300
+	// +kubebuilder:validation:Maximum=30
 	TimeoutSeconds *int `json:"timeoutSeconds,omitempty"`
 	// MODEL and HTTP: what holds when there is no verdict. block: as if it were a hit; the default. warn: it goes on and is noted.
 	// +kubebuilder:validation:Enum=block;warn
-	OnFailure GuardrailAction `json:"onFailure,omitempty"`
+	OnFailure harness.GuardrailAction `json:"onFailure,omitempty"`
 }
 
 // MCPServers are servers of the Model Context Protocol whose tools the agent has.

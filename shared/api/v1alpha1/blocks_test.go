@@ -112,7 +112,7 @@ func TestImagesOfThePlatform(t *testing.T) {
 // A block that this release does not obey is refused, never ignored, unless it
 // is switched off; then what it says is still checked.
 func TestBlocksOfLaterReleases(t *testing.T) {
-	for _, block := range []string{"skills", "guardrails"} {
+	for _, block := range []string{"skills"} {
 		for text, want := range map[string]bool{"{}": true, "{enabled: true}": true, "{enabled: false}": false, "null": false} {
 			problems := read(t, head+"spec:\n  "+block+": "+text+"\n").Validate(v1alpha1.DefaultLimits())
 			says := "document 1, line 6: spec." + block + " is not in this release yet: set enabled: false or remove it"
@@ -171,6 +171,33 @@ func TestMCPServers(t *testing.T) {
 	}
 	if diff := cmp.Diff(strings.Join(want, "\n"), d.Validate(v1alpha1.DefaultLimits()).Error()); diff != "" {
 		t.Error(diff)
+	}
+}
+
+// A block of guardrails that is off, or says nothing, leaves nothing in a revision:
+// that is its switch. What is left out has its default there.
+func TestGuardrailsOfARevision(t *testing.T) {
+	const list = `input: [{name: j, type: MODEL, prompt: p, model: {name: m}}, {name: s, type: SECRET, action: redact}], toolCall: [{name: h, type: HTTP, url: "https://example.com/", headersSecretRef: {name: s, key: k}, timeoutSeconds: 5, onFailure: warn, tools: [x]}]`
+	for text, want := range map[string]string{
+		"guardrails: {}": "", "guardrails: {enabled: false, " + list + "}": "", "guardrails: null": "",
+		"guardrails: {" + list + "}": `{"input":[{"name":"j","type":"MODEL","action":"block","prompt":"p","model":{"name":"m","maxTokens":4096},"timeoutSeconds":10,"onFailure":"block"},` +
+			`{"name":"s","type":"SECRET","action":"redact"}],"toolCall":[{"name":"h","type":"HTTP","action":"block","tools":["x"],"url":"https://example.com/","headersSecretRef":{"name":"s","key":"k"},"timeoutSeconds":5,"onFailure":"warn"}]}`,
+	} {
+		d := read(t, head+"spec:\n  "+text+"\n")
+		if problems := d.Validate(v1alpha1.DefaultLimits()); len(problems) > 0 {
+			t.Errorf("%s: %v", text, problems)
+		}
+		got := ""
+		if g := d.Agent.Agent().Guardrails; g != nil {
+			said, err := json.Marshal(g)
+			if err != nil {
+				t.Fatal(err)
+			}
+			got = string(said)
+		}
+		if diff := cmp.Diff(want, got); diff != "" {
+			t.Errorf("%s:\n%s", text, diff)
+		}
 	}
 }
 

@@ -16,7 +16,7 @@ func (a AiAgent) Agent() harness.Agent {
 	if m := a.Spec.Model; m != nil {
 		agent.Model = harness.ModelSpec{Provider: m.Provider, Name: m.Name, MaxTokens: or(m.MaxTokens, defaultMaxTokens), Temperature: m.Temperature}
 	}
-	agent.Approvals = a.Spec.Approvals.spec()
+	agent.Approvals, agent.Guardrails = a.Spec.Approvals.spec(), a.Spec.Guardrails.spec()
 	agent.MCPServers = a.Spec.MCPServers.spec()
 	return agent
 }

@@ -31,10 +31,10 @@ func (c *check) blocks(s Spec) {
 		c.skills("spec.skills.items", b.Items)
 	}
 	if b := s.Guardrails; b != nil {
-		c.later("spec.guardrails", b.Enabled)
-		c.guardrails("spec.guardrails.input", b.Input, false)
-		c.guardrails("spec.guardrails.toolCall", b.ToolCall, true)
-		c.guardrails("spec.guardrails.output", b.Output, false)
+		c.guardrails("spec.guardrails.input", b.Input, harness.StageInput)
+		c.guardrails("spec.guardrails.toolCall", b.ToolCall, harness.StageToolCall)
+		c.guardrails("spec.guardrails.toolOutput", b.ToolOutput, harness.StageToolOutput)
+		c.guardrails("spec.guardrails.output", b.Output, harness.StageOutput)
 	}
 	if b := s.MCPServers; b != nil {
 		c.few("spec.mcpServers.servers", len(b.Servers), 32)
@@ -129,73 +129,6 @@ func (c *check) skills(path string, skills []Skill) {
 			c.key(at+".configMapRef", harness.SecretRef(*s.ConfigMapRef), "ConfigMap")
 		}
 	}
-}
-
-func (c *check) guardrails(path string, list []Guardrail, onCalls bool) {
-	c.few(path, len(list), 16)
-	seen := names{}
-	for i, g := range list {
-		at := fmt.Sprintf("%s[%d]", path, i)
-		c.once(at+".name", g.Name, "of the guardrail", seen)
-		switch g.Type {
-		case GuardrailPattern, GuardrailLength, GuardrailModel, GuardrailHTTP:
-			c.guardrail(at, g)
-		case "":
-			c.fail(at+".type", "is missing", "use PATTERN, LENGTH, MODEL or HTTP")
-		default: // then it is not known whose fields the others are
-			c.fail(at+".type", fmt.Sprintf("is %q", g.Type), "use PATTERN, LENGTH, MODEL or HTTP")
-		}
-		switch g.Action {
-		case "", GuardrailBlock, GuardrailWarn, GuardrailAsk:
-		case GuardrailRedact:
-			if g.Type != GuardrailPattern {
-				c.fail(at+".action", "is redact, which only type PATTERN can do", "use block, warn or ask")
-			}
-		default:
-			c.fail(at+".action", fmt.Sprintf("is %q", g.Action), "use block, redact, warn or ask")
-		}
-		if g.OnFailure != "" && g.OnFailure != GuardrailBlock && g.OnFailure != GuardrailWarn {
-			c.fail(at+".onFailure", fmt.Sprintf("is %q", g.OnFailure), "use block or warn")
-		}
-		if len(g.Tools) > 0 && !onCalls {
-			c.fail(at+".tools", "are of guardrails on toolCall", "remove them")
-		}
-		c.texts(at+".tools", g.Tools, 64, 128, "use the names of tools")
-		c.length(at+".text", g.Text, 1024, "say it shorter")
-		c.between(at+".timeoutSeconds", g.TimeoutSeconds, 1, 300)
-	}
-}
-
-// guardrail checks the fields that each type has of its own.
-func (c *check) guardrail(path string, g Guardrail) {
-	for _, f := range []struct {
-		name   string
-		set    bool
-		of     GuardrailType
-		needed bool
-	}{
-		{"patterns", len(g.Patterns) > 0, GuardrailPattern, true},
-		{"maxBytes", g.MaxBytes != nil, GuardrailLength, true},
-		{"prompt", g.Prompt != "", GuardrailModel, true},
-		{"model", g.Model != nil, GuardrailModel, false},
-		{"url", g.URL != "", GuardrailHTTP, true},
-		{"headersSecretRef", g.HeadersSecretRef != nil, GuardrailHTTP, false},
-	} {
-		switch {
-		case f.set && f.of != g.Type:
-			c.fail(path+"."+f.name, fmt.Sprintf("is of type %s", f.of), "remove it, or change type")
-		case f.needed && !f.set && f.of == g.Type:
-			c.fail(path+"."+f.name, fmt.Sprintf("is missing, which type %s judges by", g.Type), "add it, or change type")
-		}
-	}
-	c.patterns(path+".patterns", g.Patterns)
-	c.between(path+".maxBytes", g.MaxBytes, 1, 1<<30)
-	c.length(path+".prompt", g.Prompt, maxText, "shorten it")
-	c.model(path+".model", g.Model)
-	if g.URL != "" {
-		c.url(path+".url", g.URL, "https://example.com/path")
-	}
-	c.optionalRef(path+".headersSecretRef", g.HeadersSecretRef)
 }
 
 func (c *check) patterns(path string, patterns []string) {

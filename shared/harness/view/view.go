@@ -117,20 +117,36 @@ const (
 	EntryExecution EntryKind = "EXECUTION"
 	EntryApproval  EntryKind = "APPROVAL"
 	EntryVisit     EntryKind = "VISIT"
+	EntryGuardrail EntryKind = "GUARDRAIL"
 )
 
 // Entry is one thing that happened in a session. Which of the last fields is set
 // follows from its kind.
 type Entry struct {
-	At        time.Time  `json:"at"`
-	Kind      EntryKind  `json:"kind" enum:"MESSAGE,STEP,TOOL_CALL,EXECUTION,APPROVAL,VISIT"`
-	ID        string     `json:"id"`
-	Message   *Message   `json:"message,omitempty"`
-	Step      *Step      `json:"step,omitempty"`
-	ToolCall  *ToolCall  `json:"toolCall,omitempty"`
-	Execution *Execution `json:"execution,omitempty"`
-	Approval  *Approval  `json:"approval,omitempty"`
-	Visit     *Visit     `json:"visit,omitempty"`
+	At        time.Time         `json:"at"`
+	Kind      EntryKind         `json:"kind" enum:"MESSAGE,STEP,TOOL_CALL,EXECUTION,APPROVAL,VISIT,GUARDRAIL"`
+	ID        string            `json:"id"`
+	Message   *Message          `json:"message,omitempty"`
+	Step      *Step             `json:"step,omitempty"`
+	ToolCall  *ToolCall         `json:"toolCall,omitempty"`
+	Execution *Execution        `json:"execution,omitempty"`
+	Approval  *Approval         `json:"approval,omitempty"`
+	Visit     *Visit            `json:"visit,omitempty"`
+	Guardrail *GuardrailVerdict `json:"guardrail,omitempty" doc:"one that did not pass"`
+}
+
+// GuardrailVerdict is what a guardrail came to. It quotes nothing of what was judged.
+type GuardrailVerdict struct {
+	ID        string                   `json:"id"`
+	Message   harness.MessageID        `json:"message,omitempty" doc:"of the turn; of INPUT, what was judged"`
+	Step      harness.StepID           `json:"step,omitempty" doc:"of TOOL_CALL and OUTPUT: the answer that was judged"`
+	ToolCall  harness.ToolCallID       `json:"toolCall,omitempty" doc:"of TOOL_CALL and TOOL_OUTPUT"`
+	Stage     harness.GuardrailStage   `json:"stage" enum:"INPUT,TOOL_CALL,TOOL_OUTPUT,OUTPUT"`
+	Guardrail string                   `json:"guardrail" doc:"its name"`
+	Action    harness.GuardrailAction  `json:"action" enum:"block,redact,ask,warn" doc:"what it led to"`
+	Verdict   harness.GuardrailVerdict `json:"verdict" enum:"HIT,FAILED" doc:"FAILED: it could not judge"`
+	Reason    string                   `json:"reason"`
+	CreatedAt time.Time                `json:"createdAt"`
 }
 
 // Visit is one visit of a node by a workflow run.

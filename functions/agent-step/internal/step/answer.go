@@ -7,6 +7,7 @@ import (
 	"strings"
 	"time"
 
+	"tuluat.ai/harness/functions/agent-step/internal/guard"
 	"tuluat.ai/harness/functions/agent-step/internal/model"
 	"tuluat.ai/harness/shared/harness"
 	"tuluat.ai/harness/shared/postgres"
@@ -38,9 +39,14 @@ func (p plan) answered(c *postgres.Claim, r model.Response, id ids) postgres.Ste
 	}
 	running, remotes := 0, 0
 	var offered *offer
-	for _, call := range r.Calls {
+	for i, call := range r.Calls {
 		asked := len(p.commit.Approvals)
-		next, o := p.newCall(c, call, r, id)
+		var ruling guard.Ruling
+		if i < len(p.rulings.calls) {
+			ruling = p.rulings.calls[i]
+		}
+		next, o := p.newCall(c, call, r, ruling, id)
+		p.commit.Verdicts = append(p.commit.Verdicts, verdicts(ruling, postgres.NewVerdict{Stage: harness.StageToolCall, Message: p.message(), Step: step.ID, Call: next.ID})...)
 		switch {
 		case next.Execution != nil:
 			running++
@@ -64,6 +70,9 @@ func (p plan) answered(c *postgres.Claim, r model.Response, id ids) postgres.Ste
 	}
 	if offered != nil {
 		p.commit.Reply, p.commit.Choices, p.commit.State = []string{offered.text}, offered.choices, harness.SessionIdle
+		if text, other := p.replied(step, offered.text); other { // without anything to tap, which would say it again
+			p.commit.Reply, p.commit.Choices, step.Calls[0].Arguments = []string{text}, nil, offerOf(text)
+		}
 		return p.commit
 	}
 	switch p.commit.State = harness.SessionAwaitingExecution; {
@@ -95,6 +104,14 @@ func (p plan) stopped(reason string) postgres.StepCommit {
 
 // final ends the turn with the model's words.
 func (p plan) final(step *postgres.NewStep, r model.Response) postgres.StepCommit {
+	text, _ := p.replied(step, finalText(r))
+	step.Text = text
+	p.commit.Step, p.commit.Reply, p.commit.State = step, []string{text}, harness.SessionIdle
+	return p.commit
+}
+
+// finalText is the answer as the person gets it.
+func finalText(r model.Response) string {
 	text := strings.TrimSpace(harness.CleanText(r.Text))
 	switch {
 	case r.Stop == model.StopRefused && text == "":
@@ -104,15 +121,13 @@ func (p plan) final(step *postgres.NewStep, r model.Response) postgres.StepCommi
 	case r.Stop == model.StopTruncated:
 		text += "\n[The answer was cut off here.]"
 	}
-	step.Text = text
-	p.commit.Step, p.commit.Reply, p.commit.State = step, []string{text}, harness.SessionIdle
-	return p.commit
+	return text
 }
 
 // newCall turns a call of the model into a row: with a command to run, with what
 // is offered to the person instead of an answer, or with the result that says
 // why nothing is done. Nothing is ever repaired.
-func (p *plan) newCall(c *postgres.Claim, call model.Call, r model.Response, id ids) (postgres.NewCall, *offer) {
+func (p *plan) newCall(c *postgres.Claim, call model.Call, r model.Response, ruling guard.Ruling, id ids) (postgres.NewCall, *offer) {
 	next := postgres.NewCall{
 		CallOutcome: postgres.CallOutcome{ID: id.call(), State: harness.ToolCallFailed}, ProviderID: call.ID, Name: call.Name, Arguments: call.Arguments,
 	}
@@ -132,14 +147,16 @@ func (p *plan) newCall(c *postgres.Claim, call model.Call, r model.Response, id 
 		next.State, next.Result = harness.ToolCallDone, offeredResult
 		return next, o
 	case p.offers.byName[call.Name].Remote.Block != "":
-		p.newRemote(c, p.offers.byName[call.Name], call, &next, id)
+		p.newRemote(c, p.offers.byName[call.Name], call, ruling, &next, id)
 	case call.Name != harness.ToolExecuteShell || !c.Agent.Harness.CanExecute():
 		next.Result = "Not run: there is no tool of this name."
 	case problem != "":
 		next.Result = "Not run: " + problem
 	case harness.Redact(command, p.limits.secrets) != command:
 		next.Result = "Not run: the command holds a value that must not leave this system."
-	case !asks(c.Agent.Approvals, call.Name, command, call.Arguments):
+	case ruling.BlockedBy != "":
+		next.State, next.Result = harness.ToolCallDenied, deniedResult(ruling)
+	case len(ruling.AskedBy) == 0 && !asks(c.Agent.Approvals, call.Name, command, call.Arguments):
 		run := execution(c, command, c.Agent.Harness.Sandbox, id)
 		next.State, next.Execution = harness.ToolCallRunning, &run
 	default:
@@ -149,7 +166,7 @@ func (p *plan) newCall(c *postgres.Claim, call model.Call, r model.Response, id 
 			next.State, next.Execution = harness.ToolCallRunning, &run
 			break
 		}
-		p.question(c, next.ID, fmt.Sprintf("Agent %s asks to run a command.", c.Session.Agent), s, id)
+		p.question(c, next.ID, fmt.Sprintf("Agent %s asks to run a command.", c.Session.Agent), s, ruling.AskedBy, id)
 	}
 	return next, nil
 }

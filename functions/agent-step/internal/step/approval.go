@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"regexp"
 	"slices"
+	"strings"
 
 	"tuluat.ai/harness/functions/agent-step/internal/model"
 	"tuluat.ai/harness/shared/harness"
@@ -44,30 +45,45 @@ func subjectOf(c *postgres.Claim, arguments []byte) harness.ApprovalSubject {
 	return harness.ApprovalSubject{Agent: c.Session.Agent, Tool: harness.ToolExecuteShell, Arguments: harness.CanonicalJSON(arguments), Sandbox: &spec}
 }
 
-// questions are the digests of what the calls of r would have to be approved for.
+// questions are the digests of what the calls of r would have to be approved for,
+// by the policy of the agent or by what its guardrails said of them.
 func (p plan) questions(c *postgres.Claim, r model.Response) []string {
 	var digests []string
-	for _, call := range r.Calls {
-		if t, ok := p.offers.byName[call.Name]; ok && call.Malformed == "" && asksRemote(c, t, call.Arguments) {
-			digests = append(digests, subjectOfRemote(c, t.Name, t.Remote, []byte(call.Arguments)).Digest())
+	for i, call := range r.Calls {
+		ruling := p.rulings.calls[i]
+		if call.Malformed != "" || ruling.BlockedBy != "" {
+			continue
+		}
+		if t, ok := p.offers.byName[call.Name]; ok {
+			if len(ruling.AskedBy) > 0 || asksRemote(c, t, call.Arguments) {
+				digests = append(digests, subjectOfRemote(c, t.Name, t.Remote, []byte(call.Arguments)).Digest())
+			}
+			continue
 		}
 		command, problem := shellCommand(call)
-		if problem == "" && call.Name == harness.ToolExecuteShell && asks(c.Agent.Approvals, call.Name, command, call.Arguments) {
+		if problem != "" || call.Name != harness.ToolExecuteShell {
+			continue
+		}
+		if len(ruling.AskedBy) > 0 || asks(c.Agent.Approvals, call.Name, command, call.Arguments) {
 			digests = append(digests, subjectOf(c, []byte(call.Arguments)).Digest())
 		}
 	}
 	return digests
 }
 
-// question asks a human about call, which waits for the answer.
-func (p *plan) question(c *postgres.Claim, call harness.ToolCallID, title string, s harness.ApprovalSubject, id ids) {
+// question asks a human about call, which waits for the answer. askedBy are the
+// guardrails that want it, if any do.
+func (p *plan) question(c *postgres.Claim, call harness.ToolCallID, title string, s harness.ApprovalSubject, askedBy []string, id ids) {
 	turn, terms := c.Turns[len(c.Turns)-1], harness.DefaultApprovalTerms()
 	if a := c.Agent.Approvals; a != nil {
 		terms = a.Terms
 	}
+	about := map[string]any{"Session": string(c.ID), "So far": fmt.Sprintf("%d steps, %d tokens", c.Used.Steps+1, c.Used.Tokens)}
+	if len(askedBy) > 0 {
+		about["Guardrail"] = strings.Join(askedBy, ", ")
+	}
 	p.commit.Approvals = append(p.commit.Approvals, postgres.NewApproval{
-		ID: id.approval(), Call: call, Title: title, Subject: s, Terms: terms, Person: turn.ChannelUserID,
-		Context: map[string]any{"Session": string(c.ID), "So far": fmt.Sprintf("%d steps, %d tokens", c.Used.Steps+1, c.Used.Tokens)},
+		ID: id.approval(), Call: call, Title: title, Subject: s, Terms: terms, Person: turn.ChannelUserID, Context: about,
 	})
 }
 
@@ -111,6 +127,9 @@ func (p *plan) decided(c *postgres.Claim, call postgres.CallRecord, id ids) bool
 		return end(harness.ToolCallFailed, movedResult)
 	case harness.Redact(command, p.limits.secrets) != command:
 		return end(harness.ToolCallFailed, "Not run: the command holds a value that must not leave this system.")
+	}
+	if r, judged := p.rulings.changed[call.ID]; judged && (r.BlockedBy != "" || r.Redacted) { // what was approved runs as it is, or not at all
+		return end(harness.ToolCallDenied, deniedResult(r))
 	}
 	if reason := p.runRoom(c, now.Sandbox.Timeout()); reason != "" {
 		return end(harness.ToolCallFailed, "Not run: "+reason)

@@ -94,6 +94,15 @@ func readOffer(call model.Call) (o *offer, problem string) {
 	return o, ""
 }
 
+// offerOf is what the history has of an offer that is sent as text.
+func offerOf(text string) string {
+	arguments, err := json.Marshal(map[string]any{"text": text, "choices": []string{}})
+	if err != nil { // texts encode
+		panic(err)
+	}
+	return string(arguments)
+}
+
 // line makes one line of at most limit characters of text.
 func line(text string, limit int) string {
 	text = strings.Map(func(r rune) rune {

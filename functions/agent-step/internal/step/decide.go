@@ -39,11 +39,15 @@ type plan struct {
 	limits  limits
 	granted map[string]bool // digests that need no further question
 	waits   bool            // a human is asked
+	rulings rulings         // of the guardrails so far
 }
 
 // decide says what the claimed session needs next. It is pure.
-func decide(c *postgres.Claim, l limits) plan {
-	p := plan{limits: l, commit: postgres.StepCommit{Claim: c, State: harness.SessionIdle}}
+func decide(c *postgres.Claim, l limits) plan { return decideBy(c, l, rulings{}) }
+
+// decideBy does so with what the guardrails said of it.
+func decideBy(c *postgres.Claim, l limits, r rulings) plan {
+	p := plan{limits: l, rulings: r, commit: postgres.StepCommit{Claim: c, State: harness.SessionIdle, Screened: r.screened, Verdicts: r.verdicts}}
 	if len(c.Turns) == 0 || c.Turns[len(c.Turns)-1].State == harness.MessageDone {
 		p.commit.State = settled(c.State)
 		return p
@@ -60,6 +64,9 @@ func decide(c *postgres.Claim, l limits) plan {
 	if newConversation(turn.Text) {
 		p.commit.End = true
 		return p.end(harness.SessionCompleted, "This conversation is over. Your next message starts a new one.")
+	}
+	if r.blocked != nil {
+		return p.end(harness.SessionIdle, toldOf(*r.blocked, blockedInput))
 	}
 	if p.commit.Start {
 		if started, ok := p.trigger(c, turn); ok {
@@ -85,6 +92,9 @@ func decide(c *postgres.Claim, l limits) plan {
 // the turn where a budget leaves no room for one. It is pure.
 func (p plan) toModel(c *postgres.Claim) plan {
 	used, l := p.used, p.limits
+	for _, note := range p.offers.notes {
+		p.log(harness.LevelWarn, "%s", note)
+	}
 	request := prompt(c, p.commit.Results, p.offers, l)
 	if reason := p.noPrice(c); reason != "" {
 		return p.end(harness.SessionBlocked, reason)
@@ -174,6 +184,9 @@ func (p *plan) settleCalls(c *postgres.Claim) int {
 		default:
 			outcome := postgres.CallOutcome{ID: call.ID, State: harness.ToolCallDone, Result: changedText(call.Approval) + executionText(call.Execution)}
 			outcome.Result += repeated(repeats(c, call, i))
+			if r, judged := p.rulings.results[call.ID]; judged {
+				outcome.Result = passedOn(r, outcome.Result)
+			}
 			p.commit.Results = append(p.commit.Results, outcome)
 		}
 	}

@@ -66,8 +66,11 @@ func prompt(c *postgres.Claim, results []postgres.CallOutcome, o offers, l limit
 
 // turnsOf is one message and what came of it, as the model sees it.
 func turnsOf(t postgres.TurnRecord, calls map[harness.StepID][]postgres.CallRecord, executes bool) []model.Turn {
-	said := t.Text
+	said := shown(t)
 	for _, file := range t.Files {
+		if t.HiddenFiles {
+			break
+		}
 		said = strings.TrimPrefix(said+"\n"+fileText(file, executes), "\n")
 	}
 	turns := []model.Turn{{Role: model.RoleUser, Text: said}}

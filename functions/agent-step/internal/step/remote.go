@@ -8,6 +8,7 @@ import (
 	"sync"
 	"time"
 
+	"tuluat.ai/harness/functions/agent-step/internal/guard"
 	"tuluat.ai/harness/functions/agent-step/internal/model"
 	"tuluat.ai/harness/shared/harness"
 	"tuluat.ai/harness/shared/postgres"
@@ -57,6 +58,9 @@ func (p *plan) remote(c *postgres.Claim, call postgres.CallRecord) bool {
 	case now != *call.Remote, call.Approval != nil && subjectOfRemote(c, call.Name, now, []byte(arguments)).Digest() != call.Approval.Digest:
 		return p.ends(call, harness.ToolCallFailed, movedResult)
 	}
+	if r, judged := p.rulings.changed[call.ID]; judged && (r.BlockedBy != "" || r.Redacted) { // what was approved is made as it is, or not at all
+		return p.ends(call, harness.ToolCallDenied, deniedResult(r))
+	}
 	next := remoteCall{RemoteCall: RemoteCall{ID: call.ID, Remote: now, Arguments: harness.CanonicalJSON([]byte(arguments))}, name: call.Name, limit: limit}
 	if reason := p.callRoom(c, &next); reason != "" {
 		return p.ends(call, harness.ToolCallFailed, "Not run: "+reason)
@@ -105,7 +109,7 @@ func asksRemote(c *postgres.Claim, t Offered, arguments string) bool {
 
 // newRemote is a call of t, which a step makes: the next, or the one after a
 // human has said yes.
-func (p *plan) newRemote(c *postgres.Claim, t Offered, call model.Call, next *postgres.NewCall, id ids) {
+func (p *plan) newRemote(c *postgres.Claim, t Offered, call model.Call, ruling guard.Ruling, next *postgres.NewCall, id ids) {
 	switch {
 	case call.Malformed != "":
 		next.Result = "Not run: the arguments are broken: " + call.Malformed
@@ -113,11 +117,14 @@ func (p *plan) newRemote(c *postgres.Claim, t Offered, call model.Call, next *po
 	case harness.Redact(call.Arguments, p.limits.secrets) != call.Arguments:
 		next.Result = "Not run: the arguments hold a value that must not leave this system."
 		return
+	case ruling.BlockedBy != "":
+		next.State, next.Result = harness.ToolCallDenied, deniedResult(ruling)
+		return
 	}
 	next.State, next.Remote = harness.ToolCallPending, &t.Remote
 	s := subjectOfRemote(c, t.Name, t.Remote, []byte(call.Arguments))
-	if asksRemote(c, t, call.Arguments) && !p.granted[s.Digest()] {
-		p.question(c, next.ID, fmt.Sprintf("Agent %s asks to call a tool of %s.", c.Session.Agent, t.Remote.Server), s, id)
+	if (len(ruling.AskedBy) > 0 || asksRemote(c, t, call.Arguments)) && !p.granted[s.Digest()] {
+		p.question(c, next.ID, fmt.Sprintf("Agent %s asks to call a tool of %s.", c.Session.Agent, t.Remote.Server), s, ruling.AskedBy, id)
 	}
 }
 
@@ -144,12 +151,24 @@ func (s *Stepper) act(ctx context.Context, claim *postgres.Claim, p plan) (postg
 	if err := s.make(ctx, claim, batch, outcomes); err != nil {
 		return p.commit, err
 	}
-	p.commit.Spent = harness.Spending{Time: time.Since(began)}
+	p.commit.Spent = p.commit.Spent.Plus(harness.Spending{Time: time.Since(began)})
+	var j judging
 	for i, call := range batch {
 		o := outcomes[i]
 		p.commit.Results = append(p.commit.Results, postgres.CallOutcome{ID: call.ID, State: o.State, Result: outcomeText(o, s.Secrets) + again(claim, call.ID)})
 		p.log(levelOf(o.State), "%s: %s after %s", call.name, o.State, time.Since(began).Round(time.Millisecond))
+		if o.Text != "" && len(claim.Agent.Guardrails.Of(harness.StageToolOutput)) > 0 {
+			at := len(p.commit.Results) - 1
+			j.add(guard.Subject{Stage: harness.StageToolOutput, Tool: call.name, Text: p.commit.Results[at].Result}, func(r guard.Ruling) {
+				p.commit.Results[at].Result = passedOn(r, p.commit.Results[at].Result)
+				j.note(r, postgres.NewVerdict{Stage: harness.StageToolOutput, Message: p.message(), Call: call.ID})
+			})
+		}
 	}
+	if err := s.judge(ctx, claim, &j); err != nil {
+		return p.commit, err
+	}
+	p.commit.Verdicts, p.commit.Spent = append(p.commit.Verdicts, j.verdicts...), p.commit.Spent.Plus(j.spent)
 	if p.open -= len(batch); p.open == 0 {
 		p.commit.State = harness.SessionRunning
 	}

@@ -61,6 +61,7 @@ type Options struct {
 	Runs          Runs
 	Tools         []Tools // of the blocks of agents
 	Checks        Checks  // nil: none
+	Guard         Guard   // nil: an agent with guardrails is not worked
 	Publish       func(ctx context.Context, events ...event.Event)
 	Log           *slog.Logger
 	Lease         postgres.Lease
@@ -79,6 +80,9 @@ type Stepper struct {
 
 // New returns a Stepper.
 func New(o Options) *Stepper {
+	if o.Guard == nil {
+		o.Guard = noGuard{}
+	}
 	return &Stepper{Options: o, limits: limits{
 		contextTokens: o.ContextTokens, secrets: o.Secrets, prices: o.Prices, model: o.ModelName, callTime: cmp.Or(o.CallTime, model.DefaultLimits().Total),
 		resolve: resolve(o.Tools),
@@ -164,26 +168,18 @@ func (s *Stepper) hold(ctx context.Context, id harness.SessionID) error {
 // the lease is kept.
 func (s *Stepper) work(ctx context.Context, claim *postgres.Claim) (postgres.StepCommit, error) {
 	plan := decide(claim, s.limits)
-	switch {
-	case len(plan.remotes) > 0:
-		var err error
-		if plan.commit, err = s.reserveRuns(ctx, claim, plan.commit); err != nil {
+	plan, err := s.toAsk(ctx, claim, plan)
+	if err != nil {
+		return plan.commit, err
+	}
+	if plan, err = s.before(ctx, claim, plan); err != nil {
+		return plan.commit, err
+	}
+	if plan.ask == nil {
+		if plan.commit, err = s.reserveRuns(ctx, claim, plan.commit); err != nil || len(plan.remotes) == 0 {
 			return plan.commit, err
 		}
 		return s.act(ctx, claim, plan)
-	case !plan.asks:
-		return s.reserveRuns(ctx, claim, plan.commit)
-	}
-	var err error
-	if plan.offers, err = s.offers(ctx, claim, &plan); err != nil {
-		return plan.commit, err
-	}
-	if plan = plan.toModel(claim); plan.ask == nil {
-		return plan.commit, nil
-	}
-	plan, err = s.reserve(ctx, claim, plan)
-	if err != nil || plan.ask == nil {
-		return plan.commit, err
 	}
 	var response model.Response
 	began := time.Now()
@@ -209,10 +205,14 @@ func (s *Stepper) work(ctx context.Context, claim *postgres.Claim) (postgres.Ste
 	}
 	if err != nil {
 		s.Log.Warn("the model gave no answer", "session", string(claim.ID), "agent", string(claim.Session.Agent), "attempt", claim.Attempts, "err", err)
-		plan.commit.Spent = s.limits.lost(claim, *plan.ask, reasonOf(err), took)
+		plan.commit.Spent = plan.commit.Spent.Plus(s.limits.lost(claim, *plan.ask, reasonOf(err), took))
 		return plan.failed(claim, err, mathrand.Float64()), nil
 	}
-	plan.commit.Spent = s.limits.spent(claim, response, took)
+	plan.commit.Spent = plan.commit.Spent.Plus(s.limits.spent(claim, response, took))
+	if response, plan.rulings, err = s.after(ctx, claim, response); err != nil {
+		return postgres.StepCommit{}, err
+	}
+	plan.commit.Spent = plan.commit.Spent.Plus(plan.rulings.spent)
 	if asked := plan.questions(claim, response); len(asked) > 0 {
 		if plan.granted, err = s.Store.Granted(ctx, claim.Session.Agent, claim.ID, asked); err != nil {
 			return postgres.StepCommit{}, err
@@ -221,11 +221,28 @@ func (s *Stepper) work(ctx context.Context, claim *postgres.Claim) (postgres.Ste
 	return s.reserveCalls(ctx, claim, plan.answered(claim, response, newIDs()))
 }
 
+// toAsk gives p its question, where it has one: with the tools that there are now,
+// and room for it in the budgets.
+func (s *Stepper) toAsk(ctx context.Context, c *postgres.Claim, p plan) (plan, error) {
+	if !p.asks {
+		return p, nil
+	}
+	var err error
+	if p.offers, err = s.offers(ctx, c); err != nil {
+		return p, err
+	}
+	if p = p.toModel(c); p.ask == nil {
+		return p, nil
+	}
+	return s.reserve(ctx, c, p)
+}
+
 // commit writes what was decided, also when the request's own time is over, and
 // wakes whoever is next.
 func (s *Stepper) commit(ctx context.Context, c postgres.StepCommit) error {
 	ctx, cancel := context.WithTimeoutCause(context.WithoutCancel(ctx), commitTime, errors.New("commit deadline"))
 	defer cancel()
+	noted(&c)
 	redact(&c, s.Secrets)
 	events, err := s.Store.CommitStep(ctx, c)
 	if errors.Is(err, postgres.ErrLeaseLost) {
@@ -312,6 +329,11 @@ func redact(c *postgres.StepCommit, secrets []harness.Secret) {
 	}
 	for i := range c.Logs {
 		c.Logs[i].Message = clean(c.Logs[i].Message)
+	}
+	for i := range c.Screened {
+		if text := c.Screened[i].Shown; text != nil {
+			*text = clean(*text)
+		}
 	}
 	c.Reason = clean(c.Reason)
 	if c.Step == nil {

@@ -81,7 +81,7 @@ func newBench(t *testing.T, agent harness.Agent, answers ...any) *bench {
 	b := &bench{t: t, store: postgrestest.New(t), model: &scripted{t: t, answers: answers}}
 	b.options = step.Options{
 		Store: b.store, Model: b.model, Log: slog.New(slog.DiscardHandler), ContextTokens: 10_000,
-		Publish: func(_ context.Context, events ...event.Event) { b.events = append(b.events, events...) },
+		Publish: b.published,
 		Lease:   postgres.Lease{Owner: "test", For: time.Minute}, Secrets: []harness.Secret{"top-secret-value"},
 	}
 	b.step = step.New(b.options)
@@ -91,6 +91,10 @@ func newBench(t *testing.T, agent harness.Agent, answers ...any) *bench {
 	}
 	b.exec(`INSERT INTO channel_routes (channel, account, agent_name, spec, open_to_all) VALUES ('WEBHOOK', 'hook', 'coder', '{}', true)`)
 	return b
+}
+
+func (b *bench) published(_ context.Context, events ...event.Event) {
+	b.events = append(b.events, events...)
 }
 
 func coder() harness.Agent {
@@ -165,7 +169,7 @@ func (b *bench) finish(state harness.ExecutionState, code int, stdout string) {
 
 func (b *bench) reply() string {
 	b.t.Helper()
-	return b.text(`SELECT text FROM messages WHERE direction = 'OUTBOUND' ORDER BY seq DESC LIMIT 1`)
+	return b.text(`SELECT text FROM messages WHERE direction = 'OUTBOUND' AND session_id = $1 ORDER BY seq DESC LIMIT 1`, b.session)
 }
 
 func (b *bench) state() string {

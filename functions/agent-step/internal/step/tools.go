@@ -73,11 +73,12 @@ type offers struct {
 	tools   []Offered
 	byName  map[string]Offered
 	missing []string
+	notes   []string // for the agent's log
 }
 
 // offers asks every block what the agent may call, and bounds it: definitions that
 // fill the context leave no room for the conversation.
-func (s *Stepper) offers(ctx context.Context, c *postgres.Claim, p *plan) (offers, error) {
+func (s *Stepper) offers(ctx context.Context, c *postgres.Claim) (offers, error) {
 	all := offers{byName: map[string]Offered{}}
 	room := s.limits.contextTokens * 2 // bytes: half the context
 	left := 0
@@ -87,9 +88,7 @@ func (s *Stepper) offers(ctx context.Context, c *postgres.Claim, p *plan) (offer
 			return all, err
 		}
 		all.missing = append(all.missing, offer.Missing...)
-		for _, note := range offer.Notes {
-			p.log(harness.LevelWarn, "%s", note)
-		}
+		all.notes = append(all.notes, offer.Notes...)
 		for _, t := range offer.Tools {
 			definition, err := json.Marshal(t.Parameters)
 			if room -= int64(len(definition) + len(t.Description)); err != nil || room < 0 || len(all.tools) >= maxOffered || !all.add(t) {
@@ -98,7 +97,7 @@ func (s *Stepper) offers(ctx context.Context, c *postgres.Claim, p *plan) (offer
 		}
 	}
 	if left > 0 {
-		p.log(harness.LevelWarn, "%d tools are not offered: with them the model would have no room for the conversation, or they have no name of their own", left)
+		all.notes = append(all.notes, fmt.Sprintf("%d tools are not offered: with them the model would have no room for the conversation, or they have no name of their own", left))
 	}
 	return all, nil
 }

@@ -23,7 +23,7 @@ func (p plan) trigger(c *postgres.Claim, turn *postgres.TurnRecord) (plan, bool)
 		if err != nil {
 			continue
 		}
-		found := pattern.FindStringSubmatch(turn.Text)
+		found := pattern.FindStringSubmatch(shown(*turn))
 		var w harness.Workflow
 		if found == nil || json.Unmarshal(t.Spec, &w) != nil {
 			continue
@@ -42,7 +42,7 @@ func (p plan) trigger(c *postgres.Claim, turn *postgres.TurnRecord) (plan, bool)
 		run := postgres.NewRun{
 			ID: harness.NewSessionID(time.Now()), Workflow: t.Workflow, Revision: t.Revision, Agent: workflow.Agent(w), Key: "message/" + string(turn.Message), Origin: c.ID,
 			Input: input, TraceParent: c.TraceParent,
-			Started: harness.Started{Type: harness.TriggerChannel, Text: turn.Text, ChannelUserID: turn.ChannelUserID, Metadata: turn.Metadata, Match: match},
+			Started: harness.Started{Type: harness.TriggerChannel, Text: shown(*turn), ChannelUserID: turn.ChannelUserID, Metadata: turn.Metadata, Match: match},
 		}
 		p = p.end(harness.SessionIdle, fmt.Sprintf("I have started the workflow %s (%s).", w.Name, run.ID))
 		p.commit.Run = &run

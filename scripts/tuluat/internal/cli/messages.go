@@ -179,7 +179,7 @@ func newSessionTimeline(sys System) *cobra.Command {
 	var limit int
 	cmd := &cobra.Command{
 		Use: "timeline ID", Short: "Show everything that happened in a session", Args: cobra.ExactArgs(1),
-		Long:              "Show everything that happened in a session, the oldest first: messages, what the\nmodel answered and asked for, commands, approvals, and of a workflow run the visits\nof its nodes. -o json has all of it in full.",
+		Long:              "Show everything that happened in a session, the oldest first: messages, what the\nmodel answered and asked for, commands, approvals, what guardrails did not let pass,\nand of a workflow run the visits of its nodes. -o json has all of it in full.",
 		ValidArgsFunction: first(m.sessions()),
 	}
 	f.flag(cmd)
@@ -212,6 +212,8 @@ func entryState(e view.Entry) string {
 		return string(e.Approval.State)
 	case e.Visit != nil:
 		return string(e.Visit.State)
+	case e.Guardrail != nil:
+		return string(e.Guardrail.Verdict)
 	}
 	return ""
 }
@@ -220,6 +222,9 @@ func entryText(e view.Entry) string {
 	switch {
 	case e.Message != nil:
 		return e.Message.Text
+	case e.Guardrail != nil:
+		g := e.Guardrail
+		return fmt.Sprintf("%s on %s: %s (%s)", g.Guardrail, words(string(g.Stage)), g.Reason, g.Action)
 	case e.Step != nil:
 		text := fmt.Sprintf("%s, %d tokens in, %d out", e.Step.Model, e.Step.InputTokens, e.Step.OutputTokens)
 		if e.Step.Text != "" {

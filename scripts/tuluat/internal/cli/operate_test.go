@@ -519,3 +519,15 @@ func TestRunsOfWorkflows(t *testing.T) {
 		t.Error(got.out)
 	}
 }
+
+func TestTimelineOfGuardrails(t *testing.T) {
+	f := newFake(t)
+	f.say("GET /api/v1/sessions/ses_1/timeline", 200, `{"items":[{"at":"2026-01-02T03:04:05Z","kind":"GUARDRAIL","id":"gvd_1","guardrail":{"id":"gvd_1","message":"msg_1","stage":"TOOL_CALL","guardrail":"no-wiping",
+		"action":"block","verdict":"HIT","reason":"a pattern finds\u001b[31m something","createdAt":"2026-01-02T03:04:05Z"}}]}`)
+	got := f.run("session", "timeline", "ses_1")
+	for _, want := range []string{"guardrail", "hit", "gvd_1", "no-wiping on tool call: a pattern finds^[[31m something (block)"} {
+		if got.code != 0 || !strings.Contains(got.out, want) {
+			t.Errorf("%q is not in\n%s%s", want, got.out, got.errOut)
+		}
+	}
+}
