@@ -6,15 +6,12 @@ import (
 	"context"
 	"time"
 
-	"tuluat.ai/harness/functions/agent-step/internal/guard"
-	"tuluat.ai/harness/functions/agent-step/internal/mcp"
 	"tuluat.ai/harness/functions/agent-step/internal/model"
 	"tuluat.ai/harness/functions/agent-step/internal/step"
 	"tuluat.ai/harness/functions/agent-step/internal/workflow"
 	"tuluat.ai/harness/shared/event"
 	"tuluat.ai/harness/shared/function"
 	"tuluat.ai/harness/shared/postgres"
-	"tuluat.ai/harness/shared/secret/source"
 )
 
 func main() { function.Main("agent-step", build) }
@@ -40,19 +37,15 @@ func build(_ context.Context, env function.Env) (*function.Function, error) {
 		return nil, err
 	}
 	env.OnExit(client.Close)
-	secrets, err := source.Open(cfg.Secrets, time.Now)
-	if err != nil {
+	runs := workflow.New(workflow.Options{Store: store, Log: env.Log, Secrets: cfg.secrets(), Now: time.Now})
+	options := step.Options{
+		Store: store, Model: client, Runs: runs, Publish: publisher.Publish, Log: env.Log, Secrets: cfg.secrets(),
+		Lease: postgres.Lease{Owner: env.Owner(), For: cfg.Lease}, ContextTokens: cfg.ContextTokens, Prices: cfg.Prices, ModelName: cfg.Model.Name,
+	}
+	if err := addBlocks(&options, cfg, store, client, env); err != nil {
 		return nil, err
 	}
-	servers := mcp.New(mcp.Options{Store: store, Secrets: secrets, Log: env.Log, AllowPrivate: cfg.AllowPrivate})
-	env.OnExit(servers.Close)
-	guards := guard.New(guard.Options{Model: client, Secrets: secrets, AllowPrivate: cfg.AllowPrivate, Known: cfg.secrets()})
-	env.OnExit(guards.Close)
-	runs := workflow.New(workflow.Options{Store: store, Log: env.Log, Secrets: cfg.secrets(), Now: time.Now})
-	s := step.New(step.Options{
-		Store: store, Model: client, Guard: guards, Runs: runs, Publish: publisher.Publish, Log: env.Log, Secrets: cfg.secrets(), Checks: mcp.Checks{Store: store, Secrets: secrets},
-		Lease: postgres.Lease{Owner: env.Owner(), For: cfg.Lease}, ContextTokens: cfg.ContextTokens, Tools: []step.Tools{servers}, Prices: cfg.Prices, ModelName: cfg.Model.Name,
-	})
+	s := step.New(options)
 	return &function.Function{Events: map[event.Type]function.EventFunc{
 		event.MessageReceived:    s.Session,
 		event.SessionDue:         s.Session,
