@@ -79,16 +79,17 @@ type shownCard struct {
 	approval, channel, account, chat string
 	state, providerID                string
 	outcome, outcomeID, reason       string // state of the outcome's row and what the provider calls it
+	attempts                         int    // to send the card
 	asks                             bool   // it has buttons
 }
 
 func (w *world) shownCards() []shownCard {
 	w.t.Helper()
-	rows, err := w.db.Query(w.t.Context(), `SELECT c.approval_id, n.channel, n.account, n.chat, c.state, c.provider_id, COALESCE(d.state, ''), COALESCE(d.provider_id, ''), COALESCE(d.reason, ''), c.choices <> '[]'
+	rows, err := w.db.Query(w.t.Context(), `SELECT c.approval_id, n.channel, n.account, n.chat, c.state, c.provider_id, COALESCE(d.state, ''), COALESCE(d.provider_id, ''), COALESCE(d.reason, ''), c.attempts, c.choices <> '[]'
 		FROM replies c JOIN sessions n USING (session_id) LEFT JOIN replies d ON d.message_id = c.message_id || 'o' WHERE c.kind = 'CARD' AND n.channel <> 'API'`)
 	w.must(err)
 	all, err := pgx.CollectRows(rows, func(row pgx.CollectableRow) (c shownCard, err error) {
-		err = row.Scan(&c.approval, &c.channel, &c.account, &c.chat, &c.state, &c.providerID, &c.outcome, &c.outcomeID, &c.reason, &c.asks)
+		err = row.Scan(&c.approval, &c.channel, &c.account, &c.chat, &c.state, &c.providerID, &c.outcome, &c.outcomeID, &c.reason, &c.attempts, &c.asks)
 		return c, err
 	})
 	w.must(err)
@@ -112,7 +113,7 @@ func (t *approvalTable) fault(format string, args ...any) {
 
 // judgeApprovals compares what everybody did and saw with the rows, prints the
 // table and reports every approval that breaks the rules.
-func (w *world) judgeApprovals(all []*asked, k *approvalKiller, u *undertaker) {
+func (w *world) judgeApprovals(all []*asked, k *approvalKiller) {
 	w.t.Helper()
 	t := &approvalTable{w: w, counts: map[string]int{}}
 	outcomes, starts := w.outcomes(), w.readEvidence(startsFile)
@@ -134,7 +135,7 @@ func (w *world) judgeApprovals(all []*asked, k *approvalKiller, u *undertaker) {
 			t.card(q, c, outcomes[c.approval])
 		}
 	}
-	t.losers(all, outcomes, u)
+	t.losers(all, outcomes)
 	t.print(k)
 	if t.faults > 4*maxStories {
 		w.t.Errorf("and %d more faults", t.faults-4*maxStories)
@@ -276,6 +277,8 @@ func (t *approvalTable) card(q *asked, c shownCard, o outcome) {
 		t.fault("%s: its card was not edited: %q", q.id, shown.Text)
 	case !strings.Contains(said.Text, o.words()):
 		t.fault("%s: its outcome says %q; it is %s", q.id, said.Text, o.says())
+	case stands && said.ReplyTo == "" && c.attempts > 1: // what it is called came as evidence, once the outcome was out
+		t.count(kind + ": the outcome said, when nobody knew yet what the card is called")
 	case stands && said.ReplyTo != c.providerID:
 		t.fault("%s: its outcome is said in answer to %q, not to its card", q.id, said.ReplyTo)
 	default:
@@ -285,9 +288,9 @@ func (t *approvalTable) card(q *asked, c shownCard, o outcome) {
 
 // losers: every tap that did not count left words in its chat that say who decided
 // what, and when.
-func (t *approvalTable) losers(all []*asked, outcomes map[string]outcome, u *undertaker) {
+func (t *approvalTable) losers(all []*asked, outcomes map[string]outcome) {
 	type place struct{ account, chat, text string }
-	want, late := map[place]int{}, map[place]int{}
+	want := map[place]int{}
 	for _, q := range all {
 		o := outcomes[q.approval]
 		for _, who := range q.actors {
@@ -298,34 +301,20 @@ func (t *approvalTable) losers(all []*asked, outcomes map[string]outcome, u *und
 			if who.surface == "TELEGRAM" {
 				account = q.asker.bot
 			}
-			at := place{account, q.asker.chatOf(who.surface), "Nothing was done: it is decided already: " + o.says() + "."}
-			want[at]++
-			if o.state == "EXPIRED" {
-				late[place{at.account, at.chat, ""}]++
-			}
+			want[place{account, q.asker.chatOf(who.surface), "Nothing was done: it is decided already: " + o.says() + "."}]++
 		}
 	}
-	rows, err := t.w.db.Query(t.w.t.Context(), `SELECT n.account, n.chat, r.text, r.state, r.reply_id, r.provider_id, n.agent_name FROM replies r JOIN sessions n USING (session_id) WHERE r.text LIKE 'Nothing was done: %'`)
+	rows, err := t.w.db.Query(t.w.t.Context(), `SELECT n.account, n.chat, r.text, r.state FROM replies r JOIN sessions n USING (session_id) WHERE r.text LIKE 'Nothing was done: %'`)
 	t.w.must(err)
 	var at place
-	var state, id, providerID, agent string
-	_, err = pgx.ForEachRow(rows, []any{&at.account, &at.chat, &at.text, &state, &id, &providerID, &agent}, func() error {
-		over := place{at.account, at.chat, ""}
-		switch {
-		case want[at] > 0:
+	var state string
+	var rest []place
+	_, err = pgx.ForEachRow(rows, []any{&at.account, &at.chat, &at.text, &state}, func() error {
+		if want[at] > 0 {
 			want[at]--
 			t.count("told by tap: who decided what, and when")
-		case strings.HasSuffix(at.text, "its time is over.") && late[over] > 0:
-			late[over]--
-			t.count("told by tap: its time is over")
-			for w := range want { // one of those that expired in this chat
-				if want[w] > 0 && w.account == at.account && w.chat == at.chat && strings.Contains(w.text, "EXPIRED") {
-					want[w]--
-					break
-				}
-			}
-		default:
-			t.fault("%s in chat %s: told %q, which nobody was to be told", at.account, at.chat, at.text)
+		} else {
+			rest = append(rest, at)
 		}
 		if state == "UNKNOWN" {
 			t.count("told by tap: in doubt (its sender died)")
@@ -335,12 +324,31 @@ func (t *approvalTable) losers(all []*asked, outcomes map[string]outcome, u *und
 		return nil
 	})
 	t.w.must(err)
+	late := map[place]int{} // what is left of those that expired, by chat: these words do not say which
+	for at, n := range want {
+		if strings.Contains(at.text, ": EXPIRED at ") {
+			late[place{at.account, at.chat, timeOver}] += n
+			delete(want, at)
+		}
+	}
+	for _, at := range rest {
+		if late[at] == 0 {
+			t.fault("%s in chat %s: told %q, which nobody was to be told", at.account, at.chat, at.text)
+			continue
+		}
+		late[at]--
+		t.count("told by tap: its time is over")
+	}
+	maps.Copy(want, late)
 	for at, n := range want {
 		if n > 0 {
 			t.fault("%s in chat %s: %d times nobody was told %q", at.account, at.chat, n, at.text)
 		}
 	}
 }
+
+// timeOver is told who decides when the time is over and nobody has said so yet.
+const timeOver = "Nothing was done: its time is over."
 
 func (t *approvalTable) print(k *approvalKiller) {
 	var b strings.Builder
