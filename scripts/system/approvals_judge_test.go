@@ -21,6 +21,7 @@ import (
 type outcome struct {
 	id, state, by, via  string
 	at                  *time.Time
+	end                 time.Time // when its time is over
 	usedUp              bool
 	call, result        string
 	execution           string // its state; empty: there is none
@@ -29,7 +30,7 @@ type outcome struct {
 }
 
 const outcomesSQL = `
-SELECT a.approval_id, a.state, a.decided_by, a.decided_via, a.decided_at, a.consumed_at IS NOT NULL, t.state, COALESCE(t.result, ''),
+SELECT a.approval_id, a.state, a.decided_by, a.decided_via, a.decided_at, a.expires_at, a.consumed_at IS NOT NULL, t.state, COALESCE(t.result, ''),
        COALESCE((SELECT min(e.state) FROM executions e WHERE e.cause_id = t.tool_call_id), ''),
        (SELECT count(*) FROM executions e WHERE e.cause_id = t.tool_call_id),
        (SELECT count(*) FROM session_events v WHERE v.kind = 'APPROVAL' AND v.ref = a.approval_id),
@@ -43,7 +44,7 @@ func (w *world) outcomes() map[string]outcome {
 	all := map[string]outcome{}
 	_, err = pgx.CollectRows(rows, func(row pgx.CollectableRow) (struct{}, error) {
 		var o outcome
-		err := row.Scan(&o.id, &o.state, &o.by, &o.via, &o.at, &o.usedUp, &o.call, &o.result, &o.execution, &o.executions, &o.entries, &o.grants)
+		err := row.Scan(&o.id, &o.state, &o.by, &o.via, &o.at, &o.end, &o.usedUp, &o.call, &o.result, &o.execution, &o.executions, &o.entries, &o.grants)
 		all[o.id] = o
 		return struct{}{}, err
 	})
@@ -208,7 +209,7 @@ func (t *approvalTable) user(q *asked, who *actor, user string, o outcome) {
 		if o.by == user && o.via == "API" && who.lost == 0 {
 			t.fault("%s: %s decided it and was told that it was decided already", q.id, user)
 		}
-	case err == nil && who.status == http.StatusConflict && o.state == "EXPIRED" && strings.Contains(p.Detail, "its time is over"):
+	case err == nil && who.status == http.StatusConflict && !who.ended.Before(o.end) && strings.Contains(p.Detail, "its time is over"):
 		t.count("told by REST: its time is over")
 	default:
 		t.fault("%s: it is %s, and %s was told %d %s", q.id, o.says(), user, who.status, who.answer)
@@ -286,11 +287,17 @@ func (t *approvalTable) card(q *asked, c shownCard, o outcome) {
 	}
 }
 
+// unsaid is what a tap that did not count wants to be told.
+type unsaid struct {
+	account, chat, text string
+	end                 time.Time // from then on its time being over is an answer, too
+}
+
 // losers: every tap that did not count left words in its chat that say who decided
-// what, and when.
+// what, and when. Who taps behind the end, while one that came before it is still
+// on its way, learns that the time is over.
 func (t *approvalTable) losers(all []*asked, outcomes map[string]outcome) {
-	type place struct{ account, chat, text string }
-	want := map[place]int{}
+	var open []unsaid
 	for _, q := range all {
 		o := outcomes[q.approval]
 		for _, who := range q.actors {
@@ -301,54 +308,48 @@ func (t *approvalTable) losers(all []*asked, outcomes map[string]outcome) {
 			if who.surface == "TELEGRAM" {
 				account = q.asker.bot
 			}
-			want[place{account, q.asker.chatOf(who.surface), "Nothing was done: it is decided already: " + o.says() + "."}]++
+			open = append(open, unsaid{account, q.asker.chatOf(who.surface), "Nothing was done: it is decided already: " + o.says() + ".", o.end})
 		}
 	}
-	rows, err := t.w.db.Query(t.w.t.Context(), `SELECT n.account, n.chat, r.text, r.state FROM replies r JOIN sessions n USING (session_id) WHERE r.text LIKE 'Nothing was done: %'`)
+	slices.SortFunc(open, func(a, b unsaid) int { return b.end.Compare(a.end) }) // of two that want the same, one may have another answer yet
+	rows, err := t.w.db.Query(t.w.t.Context(), `SELECT n.account, n.chat, r.text, m.created_at, r.state FROM replies r JOIN messages m USING (message_id) JOIN sessions n ON n.session_id = r.session_id
+		WHERE r.text LIKE 'Nothing was done: %' ORDER BY m.created_at`)
 	t.w.must(err)
-	var at place
+	var told unsaid // end: when
 	var state string
-	var rest []place
-	_, err = pgx.ForEachRow(rows, []any{&at.account, &at.chat, &at.text, &state}, func() error {
-		if want[at] > 0 {
-			want[at]--
+	var late []unsaid
+	said := func(wants func(unsaid) bool) bool {
+		i := slices.IndexFunc(open, func(u unsaid) bool { return u.account == told.account && u.chat == told.chat && wants(u) })
+		if i >= 0 {
+			open = slices.Delete(open, i, i+1)
+		}
+		return i >= 0
+	}
+	_, err = pgx.ForEachRow(rows, []any{&told.account, &told.chat, &told.text, &told.end, &state}, func() error {
+		if said(func(u unsaid) bool { return u.text == told.text }) {
 			t.count("told by tap: who decided what, and when")
 		} else {
-			rest = append(rest, at)
+			late = append(late, told)
 		}
 		if state == "UNKNOWN" {
 			t.count("told by tap: in doubt (its sender died)")
 		} else if state != "SENT" && state != "DELIVERED" && state != "READ" {
-			t.fault("%s in chat %s: told %q, which is %s", at.account, at.chat, at.text, state)
+			t.fault("%s in chat %s: told %q, which is %s", told.account, told.chat, told.text, state)
 		}
 		return nil
 	})
 	t.w.must(err)
-	late := map[place]int{} // what is left of those that expired, by chat: these words do not say which
-	for at, n := range want {
-		if strings.Contains(at.text, ": EXPIRED at ") {
-			late[place{at.account, at.chat, timeOver}] += n
-			delete(want, at)
-		}
-	}
-	for _, at := range rest {
-		if late[at] == 0 {
-			t.fault("%s in chat %s: told %q, which nobody was to be told", at.account, at.chat, at.text)
+	for _, told = range late { // these words do not say what they are about
+		if told.text == "Nothing was done: its time is over." && said(func(u unsaid) bool { return !told.end.Before(u.end) }) {
+			t.count("told by tap: its time is over")
 			continue
 		}
-		late[at]--
-		t.count("told by tap: its time is over")
+		t.fault("%s in chat %s: told %q, which nobody was to be told", told.account, told.chat, told.text)
 	}
-	maps.Copy(want, late)
-	for at, n := range want {
-		if n > 0 {
-			t.fault("%s in chat %s: %d times nobody was told %q", at.account, at.chat, n, at.text)
-		}
+	for _, u := range open {
+		t.fault("%s in chat %s: nobody was told %q", u.account, u.chat, u.text)
 	}
 }
-
-// timeOver is told who decides when the time is over and nobody has said so yet.
-const timeOver = "Nothing was done: its time is over."
 
 func (t *approvalTable) print(k *approvalKiller) {
 	var b strings.Builder

@@ -41,6 +41,7 @@ type actor struct {
 	status int // of REST
 	answer string
 	lost   int // requests of REST without an answer
+	ended  time.Time
 }
 
 // asked is one command that humans are asked about.
@@ -308,7 +309,7 @@ func (w *world) act(ctx context.Context, api *rest, q *asked, who *actor, card p
 		if err != nil {
 			w.t.Errorf("%s decides %s: %v", user, q.id, err)
 		}
-		who.acted, who.status, who.answer, who.lost = true, status, string(answer), lost
+		who.acted, who.status, who.answer, who.lost, who.ended = true, status, string(answer), lost, time.Now()
 	}
 }
 
