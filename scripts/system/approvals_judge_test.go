@@ -21,6 +21,7 @@ import (
 type outcome struct {
 	id, state, by, via  string
 	at                  *time.Time
+	end                 time.Time // when its time is over
 	usedUp              bool
 	call, result        string
 	execution           string // its state; empty: there is none
@@ -29,7 +30,7 @@ type outcome struct {
 }
 
 const outcomesSQL = `
-SELECT a.approval_id, a.state, a.decided_by, a.decided_via, a.decided_at, a.consumed_at IS NOT NULL, t.state, COALESCE(t.result, ''),
+SELECT a.approval_id, a.state, a.decided_by, a.decided_via, a.decided_at, a.expires_at, a.consumed_at IS NOT NULL, t.state, COALESCE(t.result, ''),
        COALESCE((SELECT min(e.state) FROM executions e WHERE e.cause_id = t.tool_call_id), ''),
        (SELECT count(*) FROM executions e WHERE e.cause_id = t.tool_call_id),
        (SELECT count(*) FROM session_events v WHERE v.kind = 'APPROVAL' AND v.ref = a.approval_id),
@@ -43,7 +44,7 @@ func (w *world) outcomes() map[string]outcome {
 	all := map[string]outcome{}
 	_, err = pgx.CollectRows(rows, func(row pgx.CollectableRow) (struct{}, error) {
 		var o outcome
-		err := row.Scan(&o.id, &o.state, &o.by, &o.via, &o.at, &o.usedUp, &o.call, &o.result, &o.execution, &o.executions, &o.entries, &o.grants)
+		err := row.Scan(&o.id, &o.state, &o.by, &o.via, &o.at, &o.end, &o.usedUp, &o.call, &o.result, &o.execution, &o.executions, &o.entries, &o.grants)
 		all[o.id] = o
 		return struct{}{}, err
 	})
@@ -79,16 +80,17 @@ type shownCard struct {
 	approval, channel, account, chat string
 	state, providerID                string
 	outcome, outcomeID, reason       string // state of the outcome's row and what the provider calls it
+	attempts                         int    // to send the card
 	asks                             bool   // it has buttons
 }
 
 func (w *world) shownCards() []shownCard {
 	w.t.Helper()
-	rows, err := w.db.Query(w.t.Context(), `SELECT c.approval_id, n.channel, n.account, n.chat, c.state, c.provider_id, COALESCE(d.state, ''), COALESCE(d.provider_id, ''), COALESCE(d.reason, ''), c.choices <> '[]'
+	rows, err := w.db.Query(w.t.Context(), `SELECT c.approval_id, n.channel, n.account, n.chat, c.state, c.provider_id, COALESCE(d.state, ''), COALESCE(d.provider_id, ''), COALESCE(d.reason, ''), c.attempts, c.choices <> '[]'
 		FROM replies c JOIN sessions n USING (session_id) LEFT JOIN replies d ON d.message_id = c.message_id || 'o' WHERE c.kind = 'CARD' AND n.channel <> 'API'`)
 	w.must(err)
 	all, err := pgx.CollectRows(rows, func(row pgx.CollectableRow) (c shownCard, err error) {
-		err = row.Scan(&c.approval, &c.channel, &c.account, &c.chat, &c.state, &c.providerID, &c.outcome, &c.outcomeID, &c.reason, &c.asks)
+		err = row.Scan(&c.approval, &c.channel, &c.account, &c.chat, &c.state, &c.providerID, &c.outcome, &c.outcomeID, &c.reason, &c.attempts, &c.asks)
 		return c, err
 	})
 	w.must(err)
@@ -112,7 +114,7 @@ func (t *approvalTable) fault(format string, args ...any) {
 
 // judgeApprovals compares what everybody did and saw with the rows, prints the
 // table and reports every approval that breaks the rules.
-func (w *world) judgeApprovals(all []*asked, k *approvalKiller, u *undertaker) {
+func (w *world) judgeApprovals(all []*asked, k *approvalKiller) {
 	w.t.Helper()
 	t := &approvalTable{w: w, counts: map[string]int{}}
 	outcomes, starts := w.outcomes(), w.readEvidence(startsFile)
@@ -134,7 +136,7 @@ func (w *world) judgeApprovals(all []*asked, k *approvalKiller, u *undertaker) {
 			t.card(q, c, outcomes[c.approval])
 		}
 	}
-	t.losers(all, outcomes, u)
+	t.losers(all, outcomes)
 	t.print(k)
 	if t.faults > 4*maxStories {
 		w.t.Errorf("and %d more faults", t.faults-4*maxStories)
@@ -207,7 +209,7 @@ func (t *approvalTable) user(q *asked, who *actor, user string, o outcome) {
 		if o.by == user && o.via == "API" && who.lost == 0 {
 			t.fault("%s: %s decided it and was told that it was decided already", q.id, user)
 		}
-	case err == nil && who.status == http.StatusConflict && o.state == "EXPIRED" && strings.Contains(p.Detail, "its time is over"):
+	case err == nil && who.status == http.StatusConflict && !who.ended.Before(o.end) && strings.Contains(p.Detail, "its time is over"):
 		t.count("told by REST: its time is over")
 	default:
 		t.fault("%s: it is %s, and %s was told %d %s", q.id, o.says(), user, who.status, who.answer)
@@ -276,6 +278,8 @@ func (t *approvalTable) card(q *asked, c shownCard, o outcome) {
 		t.fault("%s: its card was not edited: %q", q.id, shown.Text)
 	case !strings.Contains(said.Text, o.words()):
 		t.fault("%s: its outcome says %q; it is %s", q.id, said.Text, o.says())
+	case stands && said.ReplyTo == "" && c.attempts > 1: // what it is called came as evidence, once the outcome was out
+		t.count(kind + ": the outcome said, when nobody knew yet what the card is called")
 	case stands && said.ReplyTo != c.providerID:
 		t.fault("%s: its outcome is said in answer to %q, not to its card", q.id, said.ReplyTo)
 	default:
@@ -283,11 +287,17 @@ func (t *approvalTable) card(q *asked, c shownCard, o outcome) {
 	}
 }
 
+// unsaid is what a tap that did not count wants to be told.
+type unsaid struct {
+	account, chat, text string
+	end                 time.Time // from then on its time being over is an answer, too
+}
+
 // losers: every tap that did not count left words in its chat that say who decided
-// what, and when.
-func (t *approvalTable) losers(all []*asked, outcomes map[string]outcome, u *undertaker) {
-	type place struct{ account, chat, text string }
-	want, late := map[place]int{}, map[place]int{}
+// what, and when. Who taps behind the end, while one that came before it is still
+// on its way, learns that the time is over.
+func (t *approvalTable) losers(all []*asked, outcomes map[string]outcome) {
+	var open []unsaid
 	for _, q := range all {
 		o := outcomes[q.approval]
 		for _, who := range q.actors {
@@ -298,47 +308,46 @@ func (t *approvalTable) losers(all []*asked, outcomes map[string]outcome, u *und
 			if who.surface == "TELEGRAM" {
 				account = q.asker.bot
 			}
-			at := place{account, q.asker.chatOf(who.surface), "Nothing was done: it is decided already: " + o.says() + "."}
-			want[at]++
-			if o.state == "EXPIRED" {
-				late[place{at.account, at.chat, ""}]++
-			}
+			open = append(open, unsaid{account, q.asker.chatOf(who.surface), "Nothing was done: it is decided already: " + o.says() + ".", o.end})
 		}
 	}
-	rows, err := t.w.db.Query(t.w.t.Context(), `SELECT n.account, n.chat, r.text, r.state, r.reply_id, r.provider_id, n.agent_name FROM replies r JOIN sessions n USING (session_id) WHERE r.text LIKE 'Nothing was done: %'`)
+	slices.SortFunc(open, func(a, b unsaid) int { return b.end.Compare(a.end) }) // of two that want the same, one may have another answer yet
+	rows, err := t.w.db.Query(t.w.t.Context(), `SELECT n.account, n.chat, r.text, m.created_at, r.state FROM replies r JOIN messages m USING (message_id) JOIN sessions n ON n.session_id = r.session_id
+		WHERE r.text LIKE 'Nothing was done: %' ORDER BY m.created_at`)
 	t.w.must(err)
-	var at place
-	var state, id, providerID, agent string
-	_, err = pgx.ForEachRow(rows, []any{&at.account, &at.chat, &at.text, &state, &id, &providerID, &agent}, func() error {
-		over := place{at.account, at.chat, ""}
-		switch {
-		case want[at] > 0:
-			want[at]--
+	var told unsaid // end: when
+	var state string
+	var late []unsaid
+	said := func(wants func(unsaid) bool) bool {
+		i := slices.IndexFunc(open, func(u unsaid) bool { return u.account == told.account && u.chat == told.chat && wants(u) })
+		if i >= 0 {
+			open = slices.Delete(open, i, i+1)
+		}
+		return i >= 0
+	}
+	_, err = pgx.ForEachRow(rows, []any{&told.account, &told.chat, &told.text, &told.end, &state}, func() error {
+		if said(func(u unsaid) bool { return u.text == told.text }) {
 			t.count("told by tap: who decided what, and when")
-		case strings.HasSuffix(at.text, "its time is over.") && late[over] > 0:
-			late[over]--
-			t.count("told by tap: its time is over")
-			for w := range want { // one of those that expired in this chat
-				if want[w] > 0 && w.account == at.account && w.chat == at.chat && strings.Contains(w.text, "EXPIRED") {
-					want[w]--
-					break
-				}
-			}
-		default:
-			t.fault("%s in chat %s: told %q, which nobody was to be told", at.account, at.chat, at.text)
+		} else {
+			late = append(late, told)
 		}
 		if state == "UNKNOWN" {
 			t.count("told by tap: in doubt (its sender died)")
 		} else if state != "SENT" && state != "DELIVERED" && state != "READ" {
-			t.fault("%s in chat %s: told %q, which is %s", at.account, at.chat, at.text, state)
+			t.fault("%s in chat %s: told %q, which is %s", told.account, told.chat, told.text, state)
 		}
 		return nil
 	})
 	t.w.must(err)
-	for at, n := range want {
-		if n > 0 {
-			t.fault("%s in chat %s: %d times nobody was told %q", at.account, at.chat, n, at.text)
+	for _, told = range late { // these words do not say what they are about
+		if told.text == "Nothing was done: its time is over." && said(func(u unsaid) bool { return !told.end.Before(u.end) }) {
+			t.count("told by tap: its time is over")
+			continue
 		}
+		t.fault("%s in chat %s: told %q, which nobody was to be told", told.account, told.chat, told.text)
+	}
+	for _, u := range open {
+		t.fault("%s in chat %s: nobody was told %q", u.account, u.chat, u.text)
 	}
 }
 

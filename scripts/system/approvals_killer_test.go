@@ -69,6 +69,9 @@ func newApprovalKiller(n, total int, seed uint64) *approvalKiller {
 				order = lot.Perm(len(approvalPoints))
 			}
 			d.point, d.skip, order = approvalPoints[order[0]], lot.IntN(3), order[1:]
+			if d.service == "reaper-cron" { // a race ends there seldom: it needs all the time there is
+				d.from, d.skip = 0, 0
+			}
 		}
 		k.due = append(k.due, d)
 	}

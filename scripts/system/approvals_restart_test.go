@@ -130,7 +130,7 @@ func TestRestartWhileApprovalsWait(t *testing.T) {
 		t.Errorf("the system did not come to rest: %s", left)
 	}
 	w.must(w.people.whatsapp.Settled(ctx))
-	w.judgeApprovals(all, newApprovalKiller(0, 1, 1), nil)
+	w.judgeApprovals(all, newApprovalKiller(0, 1, 1))
 	outcomes := w.outcomes()
 	for i, q := range all {
 		want := "REJECTED"

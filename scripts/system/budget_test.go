@@ -40,4 +40,9 @@ func TestALoopingModelStopsAtItsBudget(t *testing.T) {
 			t.Errorf("%s: %d, want %d", sql, got, want)
 		}
 	}
+	n := w.model.Count()
+	t.Logf("asked %d times, by two conversations that share %d steps a day", n, most)
+	if n != most {
+		t.Errorf("the model was asked %d times, want %d", n, most)
+	}
 }
