@@ -90,6 +90,11 @@ func journeyWorkflow(t *testing.T, s *system) {
 		t.Fatalf("the trigger is answered with %q", started.Text)
 	}
 	s.figures.add("workflow", "message to run started, from zero", short(started.At.Sub(asked.At)), "")
+	waits, err := ann.within(ctx, started)
+	must(t, err)
+	if !strings.Contains(waits.Text, "I go on when this is approved by whatsapp "+bobsNumber) {
+		t.Errorf("who wrote is told %q while the approver is asked", waits.Text)
+	}
 	card, err := bob.awaitCard(ctx, hello)
 	must(t, err)
 	s.figures.add("workflow", "message to the approver's card, from zero", short(card.At.Sub(asked.At)), "")
@@ -103,7 +108,7 @@ func journeyWorkflow(t *testing.T, s *system) {
 	s.figures.add("workflow", "asked to 0 pods, while the human thinks", short(time.Since(began)), "")
 	tapped, err := bob.press(ctx, card, "Approve")
 	must(t, err)
-	told, err := ann.within(ctx, started)
+	told, err := ann.within(ctx, waits)
 	must(t, err)
 	s.figures.add("workflow", "tap to who wrote is told, from zero", short(told.At.Sub(tapped.At)), "")
 	t.Logf("told: %q", told.Text)
@@ -114,7 +119,9 @@ func journeyWorkflow(t *testing.T, s *system) {
 	s.checkPodOf(t, pod)
 	outcome, err := bob.within(ctx, tapped)
 	must(t, err)
-	t.Logf("the approver is told: %q", outcome.Text)
+	if !strings.Contains(outcome.Text, "Approved by whatsapp "+bobsNumber) {
+		t.Errorf("the approver is told %q", outcome.Text)
+	}
 
 	s.checkRun(t, viewer, run)
 	began = time.Now()
@@ -216,7 +223,7 @@ func (s *system) checkRun(t *testing.T, token, id string) {
 	}{
 		{"visits", visits, []string{"propose 1 DONE 1", "agree 1 DONE 1", "release 1 DONE 1", "tell 1 DONE 1", "done 1 DONE 1"}},
 		{"commands", commands, []string{"NODE_VISIT COMPLETED"}},
-		{"decisions", decisions, []string{"agree APPROVED by " + bobsNumber + " via WHATSAPP"}},
+		{"decisions", decisions, []string{"agree APPROVED by whatsapp " + bobsNumber + " via WHATSAPP"}},
 	} {
 		if !slices.Equal(c.got, c.want) {
 			t.Errorf("the timeline's %s are %q, want %q", c.what, c.got, c.want)
