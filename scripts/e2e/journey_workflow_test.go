@@ -76,7 +76,7 @@ func journeyWorkflow(t *testing.T, s *system) {
 	must(t, s.awaitWorkflow(ctx, workflowName))
 	bob, err := s.outside.onWhatsApp(ctx, sampleNumber, bobsNumber)
 	must(t, err)
-	hello, _, err := bob.ask(ctx, patience, "hello") // within the day in which he may be written to
+	_, hello, err := bob.ask(ctx, patience, "hello") // within the day in which he may be written to
 	must(t, err)
 	ann, err := s.outside.onWhatsApp(ctx, sampleNumber, "15552000011")
 	must(t, err)
@@ -95,10 +95,10 @@ func journeyWorkflow(t *testing.T, s *system) {
 	if !strings.Contains(waits.Text, "I go on when this is approved by whatsapp "+bobsNumber) {
 		t.Errorf("who wrote is told %q while the approver is asked", waits.Text)
 	}
-	card, err := bob.awaitCard(ctx, hello)
+	card, err := bob.within(ctx, hello)
 	must(t, err)
 	s.figures.add("workflow", "message to the approver's card, from zero", short(card.At.Sub(asked.At)), "")
-	t.Logf("the card: %q with %v", card.Text, card.Choices)
+	t.Logf("the card: %.200q with %v", card.Text, card.Choices)
 	if !strings.Contains(card.Text, "Is this to be released?") || !strings.Contains(card.Text, "something of the moon") {
 		t.Errorf("the card says %q", card.Text)
 	}
@@ -108,10 +108,15 @@ func journeyWorkflow(t *testing.T, s *system) {
 	s.figures.add("workflow", "asked to 0 pods, while the human thinks", short(time.Since(began)), "")
 	tapped, err := bob.press(ctx, card, "Approve")
 	must(t, err)
-	told, err := ann.within(ctx, waits)
+	decided, err := ann.within(ctx, waits)
+	must(t, err)
+	if !strings.Contains(decided.Text, "Approved by whatsapp "+bobsNumber) {
+		t.Errorf("who wrote is told %q of the decision", decided.Text)
+	}
+	told, err := ann.within(ctx, decided)
 	must(t, err)
 	s.figures.add("workflow", "tap to who wrote is told, from zero", short(told.At.Sub(tapped.At)), "")
-	t.Logf("told: %q", told.Text)
+	t.Logf("told: %.200q", told.Text)
 	pod, text, _ := strings.Cut(strings.TrimPrefix(told.Text, "Released: "), "\n")
 	if !strings.HasPrefix(told.Text, "Released: ") || strings.TrimSpace(text) != "something of the moon" {
 		t.Errorf("who wrote is told %q", told.Text)
@@ -153,19 +158,6 @@ func (p *phone) within(ctx context.Context, after person.Line) (person.Line, err
 	ctx, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()
 	return p.answer(ctx, after)
-}
-
-// awaitCard waits for our side's first line with buttons after another.
-func (p *phone) awaitCard(ctx context.Context, after person.Line) (person.Line, error) {
-	ctx, cancel := context.WithTimeout(ctx, patience)
-	defer cancel()
-	for {
-		line, err := p.answer(ctx, after)
-		if err != nil || len(line.Choices) > 0 {
-			return line, err
-		}
-		after = line
-	}
 }
 
 // get asks the management API, and reads its answer into out.
