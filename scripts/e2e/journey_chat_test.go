@@ -111,11 +111,8 @@ func (s *system) functionPods(ctx context.Context) (functions map[string]int, ad
 	return functions, adapters, nil
 }
 
-// journeyIdle: while nobody talks nothing runs but the sweep, and after that the
-// next message is answered as ever.
-func journeyIdle(t *testing.T, s *system) {
-	ctx := t.Context()
-	began := time.Now()
+// atZero waits until there is no pod of a function and no sandbox.
+func (s *system) atZero(ctx context.Context) error {
 	state, ok := eventually(ctx, patience, func(ctx context.Context) (bool, string) {
 		functions, _, err := s.functionPods(ctx)
 		if err != nil {
@@ -128,8 +125,17 @@ func journeyIdle(t *testing.T, s *system) {
 		return len(functions) == 0 && len(pods) == 0, fmt.Sprintf("functions %v, sandboxes %s", functions, podNames(pods))
 	})
 	if !ok {
-		t.Fatalf("the system never comes to rest: %s", state)
+		return fmt.Errorf("the system never comes to rest: %s", state)
 	}
+	return nil
+}
+
+// journeyIdle: while nobody talks nothing runs but the sweep, and after that the
+// next message is answered as ever.
+func journeyIdle(t *testing.T, s *system) {
+	ctx := t.Context()
+	began := time.Now()
+	must(t, s.atZero(ctx))
 	s.figures.add("idle", "last message to 0 pods", short(time.Since(began)), "")
 
 	const watched = 2 * time.Minute

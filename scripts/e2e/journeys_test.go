@@ -21,6 +21,8 @@ func TestJourneys(t *testing.T) {
 	}{
 		{"chat", journeyChat},
 		{"idle", journeyIdle},
+		{"workflow", journeyWorkflow},
+		{"stream", journeyStream},
 		{"pod", journeyPod},
 		{"rights", journeyRights},
 		{"access", journeyAccess},

@@ -110,18 +110,27 @@ func (o *outside) onTelegram(ctx context.Context, account string, id int64) (*ph
 
 // say sends text and returns the line it left in the chat.
 func (p *phone) say(ctx context.Context, text string) (person.Line, error) {
-	var in any = graph.Say{Number: p.account, From: p.chat, Text: text}
 	if p.port == portBot {
 		var id int64
 		if _, err := fmt.Sscan(p.chat, &id); err != nil {
 			return person.Line{}, err
 		}
-		in = botapi.Say{Bot: p.account, From: id, Text: text}
+		return p.do(ctx, botapi.Say{Bot: p.account, From: id, Text: text})
 	}
+	return p.do(ctx, graph.Say{Number: p.account, From: p.chat, Text: text})
+}
+
+// press taps a button of ours on WhatsApp.
+func (p *phone) press(ctx context.Context, card person.Line, title string) (person.Line, error) {
+	return p.do(ctx, graph.Say{Number: p.account, From: p.chat, Press: title, ReplyTo: card.ID})
+}
+
+// do returns the line that it left in the chat.
+func (p *phone) do(ctx context.Context, in any) (person.Line, error) {
 	var lines []person.Line
 	err := p.outside.call(ctx, http.MethodPost, p.port, "/_fake/say", in, &lines)
 	if err == nil && len(lines) != 1 {
-		err = fmt.Errorf("said one thing and %d lines stand in the chat", len(lines))
+		err = fmt.Errorf("did one thing and %d lines stand in the chat", len(lines))
 	}
 	if err != nil {
 		return person.Line{}, err
@@ -183,11 +192,22 @@ type ingress struct {
 	client *http.Client
 }
 
-// send makes a request to a public Service.
+// send makes a request to a public Service and reads its answer.
 func (i *ingress) send(ctx context.Context, service, method, path string, header http.Header, body []byte) (int, []byte, error) {
+	response, err := i.open(ctx, service, method, path, header, body)
+	if err != nil {
+		return 0, nil, err
+	}
+	defer response.Body.Close()
+	text, err := io.ReadAll(io.LimitReader(response.Body, 4<<20))
+	return response.StatusCode, text, err
+}
+
+// open makes a request to a public Service, whose answer may be a stream.
+func (i *ingress) open(ctx context.Context, service, method, path string, header http.Header, body []byte) (*http.Response, error) {
 	host := i.hosts[service]
 	if host == "" {
-		return 0, nil, fmt.Errorf("Service %s has no URL", service)
+		return nil, fmt.Errorf("Service %s has no URL", service)
 	}
 	base := i.base
 	if base == "" {
@@ -195,7 +215,7 @@ func (i *ingress) send(ctx context.Context, service, method, path string, header
 	}
 	request, err := http.NewRequestWithContext(ctx, method, base+path, bytes.NewReader(body))
 	if err != nil {
-		return 0, nil, err
+		return nil, err
 	}
 	for name, values := range header {
 		switch name {
@@ -205,13 +225,7 @@ func (i *ingress) send(ctx context.Context, service, method, path string, header
 		}
 	}
 	request.Host = host
-	response, err := i.client.Do(request)
-	if err != nil {
-		return 0, nil, err
-	}
-	defer response.Body.Close()
-	text, err := io.ReadAll(io.LimitReader(response.Body, 4<<20))
-	return response.StatusCode, text, err
+	return i.client.Do(request)
 }
 
 // check says what to set when the cluster's ingress is not where it is looked for.

@@ -46,11 +46,11 @@ func (w *world) once(t *testing.T, workflow string) {
 		got = append(got, decision.Approval)
 	}
 	slices.Sort(got)
-	want := w.Query(`SELECT string_agg(approval_id, ' ' ORDER BY approval_id) FROM approvals WHERE session_id = $1`, "ses_"+workflow)
+	want := w.query(`SELECT string_agg(approval_id, ' ' ORDER BY approval_id) FROM approvals WHERE session_id = $1`, "ses_"+workflow)
 	if strings.Join(got, " ") != want {
 		t.Errorf("workflow %s got %v, want %s", workflow, got, want)
 	}
-	if state := w.Query(`SELECT string_agg(DISTINCT state, ' ') FROM temporal_signals WHERE session_id = $1`, "ses_"+workflow); state != "SENT" {
+	if state := w.query(`SELECT string_agg(DISTINCT state, ' ') FROM temporal_signals WHERE session_id = $1`, "ses_"+workflow); state != "SENT" {
 		t.Errorf("the signals of %s are %s", workflow, state)
 	}
 }
@@ -64,11 +64,11 @@ func (w *world) arrives(t *testing.T) {
 		}
 	}
 	w.once(t, "arrives")
-	at, err := time.Parse("2006-01-02T15:04:05.999999", w.Query(`SELECT to_char(decided_at AT TIME ZONE 'UTC', 'YYYY-MM-DD"T"HH24:MI:SS.US') FROM approvals WHERE approval_id = $1`, id))
+	at, err := time.Parse("2006-01-02T15:04:05.999999", w.query(`SELECT to_char(decided_at AT TIME ZONE 'UTC', 'YYYY-MM-DD"T"HH24:MI:SS.US') FROM approvals WHERE approval_id = $1`, id))
 	if err != nil {
 		t.Fatal(err)
 	}
-	want := fmt.Sprintf(`{"approval":"%s","session":"ses_arrives","state":"REJECTED","decidedBy":"ann","decidedVia":"API","reason":"not today","decidedAt":"%s","digest":"sha256:1","node":"ask"}`,
+	want := fmt.Sprintf(`{"approval":"%s","session":"ses_arrives","state":"REJECTED","decidedBy":"ann","decidedVia":"WHATSAPP","reason":"not today","decidedAt":"%s","digest":"sha256:1","node":"ask"}`,
 		id, at.Format(time.RFC3339Nano))
 	if got := w.received("arrives"); len(got) != 1 || got[0] != want {
 		t.Errorf("got %v\nwant %s", got, want)
@@ -106,7 +106,7 @@ func (w *world) recovers(t *testing.T, workflow string) {
 	if status := w.deliver(workflow); status != 202 {
 		t.Errorf("answered %d while the lease holds", status)
 	}
-	if state := w.Query(`SELECT state FROM temporal_signals WHERE session_id = $1`, "ses_"+workflow); state != "PENDING" {
+	if state := w.query(`SELECT state FROM temporal_signals WHERE session_id = $1`, "ses_"+workflow); state != "PENDING" {
 		t.Errorf("%s while the lease holds", state)
 	}
 	w.later()
@@ -117,7 +117,7 @@ func (w *world) recovers(t *testing.T, workflow string) {
 }
 
 func (w *world) claimed(workflow string) {
-	w.Await("1", `SELECT count(*)::text FROM temporal_signals WHERE session_id = $1 AND lease_owner IS NOT NULL`, "ses_"+workflow)
+	w.await("1", `SELECT count(*)::text FROM temporal_signals WHERE session_id = $1 AND lease_owner IS NOT NULL`, "ses_"+workflow)
 }
 
 func (w *world) killedBeforeSending(t *testing.T) {
@@ -139,7 +139,7 @@ func (w *world) killedBeforeTheAnswer(t *testing.T) {
 	run := w.started("before-answer")
 	w.decided("before-answer")
 	w.warm(t)
-	w.Exec(`UPDATE temporal_signals SET pinned_run = $2 WHERE session_id = $1`, "ses_before-answer", run) // as one does that dies behind it
+	w.exec(`UPDATE temporal_signals SET pinned_run = $2 WHERE session_id = $1`, "ses_before-answer", run) // as one does that dies behind it
 	w.wire.hold(false, true)
 	ended := w.in("before-answer")
 	w.until("the signal", func() bool { return len(w.received("before-answer")) == 1 })
@@ -153,11 +153,11 @@ func (w *world) killedBeforeMarking(t *testing.T) {
 	run := w.started("before-mark")
 	w.decided("before-mark")
 	w.warm(t)
-	w.Exec(`UPDATE temporal_signals SET pinned_run = $2 WHERE session_id = $1`, "ses_before-mark", run)
+	w.exec(`UPDATE temporal_signals SET pinned_run = $2 WHERE session_id = $1`, "ses_before-mark", run)
 	w.wire.hold(true, false)
 	ended := w.in("before-mark")
 	w.claimed("before-mark")
-	tx, err := w.Store.Pool().Begin(context.Background())
+	tx, err := w.pool.Begin(context.Background())
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -165,16 +165,18 @@ func (w *world) killedBeforeMarking(t *testing.T) {
 		t.Fatal(err)
 	}
 	w.wire.hold(false, false)
-	w.Await("1", `SELECT count(*)::text FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock'`)
+	w.await("1", `SELECT count(*)::text FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock'`)
 	w.kill()
 	ended()
+	// What a dead process has asked for, Postgres may do all the same: not here.
+	w.exec(`SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock'`)
+	w.await("0", `SELECT count(*)::text FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock'`)
 	if err := tx.Rollback(context.Background()); err != nil {
 		t.Fatal(err)
 	}
 	if got := w.received("before-mark"); len(got) != 1 {
 		t.Fatalf("got %v", got)
 	}
-	w.Await("0", `SELECT count(*)::text FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock'`)
 	w.recovers(t, "before-mark")
 }
 
@@ -203,7 +205,7 @@ func (w *world) killedAgainAndAgain(t *testing.T) {
 		}
 	}
 	kills, inside := 0, 0
-	for w.Query(`SELECT count(*)::text FROM temporal_signals WHERE state <> 'SENT'`) != "0" {
+	for w.query(`SELECT count(*)::text FROM temporal_signals WHERE state <> 'SENT'`) != "0" {
 		if w.bridge == nil {
 			w.start()
 		}
@@ -215,7 +217,7 @@ func (w *world) killedAgainAndAgain(t *testing.T) {
 		w.kill()
 		deliveries.Wait()
 		kills++
-		if w.Query(`SELECT count(*)::text FROM temporal_signals WHERE lease_owner IS NOT NULL`) != "0" {
+		if w.query(`SELECT count(*)::text FROM temporal_signals WHERE lease_owner IS NOT NULL`) != "0" {
 			inside++
 		}
 		w.later()
@@ -224,7 +226,7 @@ func (w *world) killedAgainAndAgain(t *testing.T) {
 		}
 	}
 	w.start()
-	t.Logf("%d kills, %d of them inside of an attempt; %s attempts for %d signals", kills, inside, w.Query(`SELECT sum(attempts)::text FROM temporal_signals WHERE session_id LIKE 'ses_again%'`), workflows*decisions)
+	t.Logf("%d kills, %d of them inside of an attempt; %s attempts for %d signals", kills, inside, w.query(`SELECT sum(attempts)::text FROM temporal_signals WHERE session_id LIKE 'ses_again%'`), workflows*decisions)
 	for _, name := range names {
 		w.once(t, name)
 	}
@@ -236,13 +238,13 @@ func (w *world) newRun(t *testing.T) {
 	run := w.started("new-run")
 	w.decided("new-run")
 	w.warm(t)
-	w.Exec(`UPDATE temporal_signals SET pinned_run = $2 WHERE session_id = $1`, "ses_new-run", run)
+	w.exec(`UPDATE temporal_signals SET pinned_run = $2 WHERE session_id = $1`, "ses_new-run", run)
 	w.order("new-run", "again")
 	if status := w.deliver("new-run"); status != 202 {
 		t.Fatalf("answered %d", status)
 	}
 	w.once(t, "new-run") // the first run ended without it
-	w.Exec(`UPDATE temporal_signals SET state = 'PENDING', ended_at = NULL WHERE session_id = 'ses_new-run'`)
+	w.exec(`UPDATE temporal_signals SET state = 'PENDING', ended_at = NULL WHERE session_id = 'ses_new-run'`)
 	w.order("new-run", "again")
 	if status := w.deliver("new-run"); status != 202 {
 		t.Fatalf("answered %d", status)
@@ -254,17 +256,17 @@ func (w *world) refused(t *testing.T, workflow, reason string) {
 	t.Helper()
 	for _, want := range []string{"PENDING 1", "PENDING 2"} {
 		w.deliver(workflow)
-		if got := w.Query(`SELECT state || ' ' || attempts FROM temporal_signals WHERE session_id = $1`, "ses_"+workflow); got != want {
+		if got := w.query(`SELECT state || ' ' || attempts FROM temporal_signals WHERE session_id = $1`, "ses_"+workflow); got != want {
 			t.Fatalf("%s, want %s", got, want)
 		}
 		w.later()
 	}
-	w.Exec(`UPDATE temporal_signals SET refused_at = refused_at - interval '5 minutes' WHERE session_id = $1`, "ses_"+workflow)
+	w.exec(`UPDATE temporal_signals SET refused_at = refused_at - interval '5 minutes' WHERE session_id = $1`, "ses_"+workflow)
 	w.deliver(workflow)
-	if got := w.Query(`SELECT state FROM temporal_signals WHERE session_id = $1 AND reason LIKE '%' || $2 || '%'`, "ses_"+workflow, reason); got != "FAILED" {
-		t.Errorf("state %s, with %s", got, w.Query(`SELECT reason FROM temporal_signals WHERE session_id = $1`, "ses_"+workflow))
+	if got := w.query(`SELECT state FROM temporal_signals WHERE session_id = $1 AND reason LIKE '%' || $2 || '%'`, "ses_"+workflow, reason); got != "FAILED" {
+		t.Errorf("state %s, with %s", got, w.query(`SELECT reason FROM temporal_signals WHERE session_id = $1`, "ses_"+workflow))
 	}
-	logged := w.Query(`SELECT message FROM agent_execution_logs WHERE session_id = $1 AND level = 'ERROR'`, "ses_"+workflow)
+	logged := w.query(`SELECT message FROM agent_execution_logs WHERE session_id = $1 AND level = 'ERROR'`, "ses_"+workflow)
 	if !strings.HasPrefix(logged, "the Temporal workflow "+workflow+" is never told that approval ") || !strings.Contains(logged, reason) {
 		t.Errorf("the session's log says %q", logged)
 	}
@@ -294,15 +296,14 @@ func (w *world) down(t *testing.T) {
 		}
 		w.later()
 	}
-	if got := w.Query(`SELECT state || ' ' || attempts || ' ' || (refused_at IS NULL) FROM temporal_signals WHERE session_id = 'ses_down'`); got != "PENDING 3 true" {
+	if got := w.query(`SELECT state || ' ' || attempts || ' ' || (refused_at IS NULL) FROM temporal_signals WHERE session_id = 'ses_down'`); got != "PENDING 3 true" {
 		t.Errorf("while Temporal is down: %s", got)
 	}
 	w.server.start()
-	w.connect()
 	w.until("the signal to be sent", func() bool {
 		w.later()
 		w.deliver("down")
-		return w.Query(`SELECT state FROM temporal_signals WHERE session_id = 'ses_down'`) == "SENT"
+		return w.query(`SELECT state FROM temporal_signals WHERE session_id = 'ses_down'`) == "SENT"
 	})
 	w.once(t, "down")
 }

@@ -25,7 +25,7 @@ const namespace = "orders"
 type server struct {
 	t       *testing.T
 	address string // of its frontend
-	port    int
+	ports   []int  // kept over a restart, as an installation's are: gRPC and membership of each service, and metrics
 	file    string
 	running temporal.Server
 }
@@ -33,8 +33,8 @@ type server struct {
 // newServer returns one that is not started.
 func newServer(t *testing.T) *server {
 	t.Helper()
-	s := &server{t: t, port: freePort(t), file: filepath.Join(t.TempDir(), "temporal.db")}
-	s.address = net.JoinHostPort("127.0.0.1", strconv.Itoa(s.port))
+	s := &server{t: t, ports: freePorts(t, 9), file: filepath.Join(t.TempDir(), "temporal.db")}
+	s.address = net.JoinHostPort("127.0.0.1", strconv.Itoa(s.ports[0]))
 	c := s.config()
 	sql := c.Persistence.DataStores[sqliteplugin.PluginName].SQL
 	if err := sqlite.SetupSchema(sql); err != nil {
@@ -78,8 +78,8 @@ func (s *server) stop() {
 
 // config is what Temporal's own development server has, on one file.
 func (s *server) config() *config.Config {
-	service := func(port int) config.Service {
-		return config.Service{RPC: config.RPC{GRPCPort: port, MembershipPort: freePort(s.t), BindOnIP: "127.0.0.1"}}
+	service := func(n int) config.Service {
+		return config.Service{RPC: config.RPC{GRPCPort: s.ports[2*n], MembershipPort: s.ports[2*n+1], BindOnIP: "127.0.0.1"}}
 	}
 	off := config.ArchivalNamespaceDefaults{
 		History: config.HistoryArchivalNamespaceDefaults{State: "disabled"}, Visibility: config.VisibilityArchivalNamespaceDefaults{State: "disabled"},
@@ -87,7 +87,7 @@ func (s *server) config() *config.Config {
 	return &config.Config{
 		Global: config.Global{
 			Membership: config.Membership{MaxJoinDuration: 30 * time.Second, BroadcastAddress: "127.0.0.1"},
-			Metrics:    &metrics.Config{Prometheus: &metrics.PrometheusConfig{ListenAddress: fmt.Sprintf("127.0.0.1:%d", freePort(s.t)), HandlerPath: "/metrics"}},
+			Metrics:    &metrics.Config{Prometheus: &metrics.PrometheusConfig{ListenAddress: fmt.Sprintf("127.0.0.1:%d", s.ports[8]), HandlerPath: "/metrics"}},
 		},
 		Persistence: config.Persistence{
 			DefaultStore: sqliteplugin.PluginName, VisibilityStore: sqliteplugin.PluginName, NumHistoryShards: 1,
@@ -101,7 +101,7 @@ func (s *server) config() *config.Config {
 		},
 		DCRedirectionPolicy: config.DCRedirectionPolicy{Policy: "noop"},
 		Services: map[string]config.Service{
-			"frontend": service(s.port), "history": service(freePort(s.t)), "matching": service(freePort(s.t)), "worker": service(freePort(s.t)),
+			"frontend": service(0), "history": service(1), "matching": service(2), "worker": service(3),
 		},
 		Archival:          config.Archival{History: config.HistoryArchival{State: "disabled"}, Visibility: config.VisibilityArchival{State: "disabled"}},
 		PublicClient:      config.PublicClient{HostPort: s.address},
@@ -109,12 +109,17 @@ func (s *server) config() *config.Config {
 	}
 }
 
-func freePort(t *testing.T) int {
+// freePorts returns as many different ones that nobody listens on.
+func freePorts(t *testing.T, n int) []int {
 	t.Helper()
-	listener, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
+	var ports []int
+	for range n {
+		listener, err := net.Listen("tcp", "127.0.0.1:0")
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer listener.Close() // only when all are known
+		ports = append(ports, listener.Addr().(*net.TCPAddr).Port)
 	}
-	defer listener.Close()
-	return listener.Addr().(*net.TCPAddr).Port
+	return ports
 }

@@ -1,7 +1,6 @@
 package temporal_test
 
 import (
-	"bytes"
 	"context"
 	"encoding/json"
 	"fmt"
@@ -19,18 +18,12 @@ import (
 	"go.temporal.io/sdk/log"
 	"go.temporal.io/sdk/worker"
 	"go.temporal.io/sdk/workflow"
-
-	"tuluat.ai/harness/shared/event"
-	"tuluat.ai/harness/shared/function/functiontest"
-	"tuluat.ai/harness/shared/harness"
-	"tuluat.ai/harness/shared/postgres"
 )
 
 // world is a database, a Temporal server with workflows that wait for decisions,
 // and the bridge as a process of its own.
 type world struct {
-	*functiontest.Database
-	t       *testing.T
+	*database
 	server  *server
 	wire    *wire
 	client  client.Client
@@ -41,12 +34,12 @@ type world struct {
 }
 
 func newWorld(t *testing.T) *world {
-	w := &world{t: t, Database: functiontest.NewDatabase(t), server: newServer(t), program: build(t)}
+	w := &world{database: newDatabase(t), server: newServer(t), program: build(t)}
 	w.server.start()
 	w.wire = newWire(t, w.server.address)
-	w.address = fmt.Sprintf("127.0.0.1:%d", freePort(t))
+	w.address = fmt.Sprintf("127.0.0.1:%d", freePorts(t, 1)[0])
 	w.connect()
-	w.Agents("a")
+	w.exec(`INSERT INTO agents (agent_name, revision, phase, digest) VALUES ('a', 1, 'READY', 'd')`)
 	t.Cleanup(func() {
 		if w.bridge != nil {
 			w.kill()
@@ -113,7 +106,7 @@ func (w *world) started(id string) string {
 
 func (w *world) session(workflow string) {
 	w.t.Helper()
-	w.Exec(`INSERT INTO sessions (session_id, agent_name, channel, account, chat, state, temporal) VALUES ($1, 'a', 'API', 'a', $1, 'IDLE', jsonb_build_object('workflowId', $2::text))`, "ses_"+workflow, workflow)
+	w.exec(`INSERT INTO sessions (session_id, agent_name, channel, account, chat, state, temporal) VALUES ($1, 'a', 'API', 'a', $1, 'IDLE', jsonb_build_object('workflowId', $2::text))`, "ses_"+workflow, workflow)
 }
 
 // order tells workflow id to stop or to go on in a new run, and waits until it has.
@@ -135,29 +128,26 @@ func (w *world) order(id, what string) {
 	})
 }
 
-// decided answers a new question in the session of a workflow.
-func (w *world) decided(workflow string) harness.ApprovalID {
+// decided ends a new question in the session of a workflow, as whoever ends one
+// does.
+func (w *world) decided(workflow string) string {
 	w.t.Helper()
 	w.asked++
-	id := harness.ApprovalID(fmt.Sprintf("apr_%03d", w.asked))
-	w.Exec(`INSERT INTO approvals (approval_id, session_id, agent_name, node_id, title, digest, state) VALUES ($1, $2, 'a', 'ask', 't', 'sha256:1', 'PENDING')`, id, "ses_"+workflow)
-	if _, _, err := w.Store.DecideApproval(context.Background(), postgres.Decision{ID: id, State: harness.ApprovalRejected, By: "ann", Via: harness.ChannelAPI, Reason: "not today"}); err != nil {
-		w.t.Fatal(err)
-	}
+	id := fmt.Sprintf("apr_%03d", w.asked)
+	w.exec(`INSERT INTO approvals (approval_id, session_id, agent_name, node_id, title, digest, state) VALUES ($1, $2, 'a', 'ask', 't', 'sha256:1', 'PENDING')`, id, "ses_"+workflow)
+	w.exec(`UPDATE approvals SET state = 'REJECTED', decided_by = 'ann', decided_via = 'WHATSAPP', reason = 'not today', decided_at = now() WHERE approval_id = $1
+		RETURNING plan_signal(approval_id)`, id)
 	return id
 }
 
 // received is what workflow id has got so far, as its own code sees it.
 func (w *world) received(id string) []string {
 	w.t.Helper()
-	value, err := w.client.QueryWorkflow(context.Background(), id, "", "received")
-	if err != nil {
-		w.t.Fatal(err)
-	}
 	var all []json.RawMessage
-	if err := value.Get(&all); err != nil {
-		w.t.Fatal(err)
-	}
+	w.until("workflow "+id+" to say what it has got", func() bool { // its worker may not be back yet
+		value, err := w.client.QueryWorkflow(context.Background(), id, "", "received")
+		return err == nil && value.Get(&all) == nil
+	})
 	texts := make([]string, len(all))
 	for i, raw := range all {
 		texts[i] = string(raw)
@@ -183,7 +173,7 @@ func (w *world) start() {
 	_, port, _ := strings.Cut(w.address, ":")
 	w.bridge = exec.Command(w.program)
 	w.bridge.Env = []string{
-		"DATABASE_URL=" + w.DSN.Reveal(), "TEMPORAL_ADDRESS=" + w.wire.address, "TEMPORAL_NAMESPACE=" + namespace,
+		"DATABASE_URL=" + w.dsn, "TEMPORAL_ADDRESS=" + w.wire.address, "TEMPORAL_NAMESPACE=" + namespace,
 		"BIND_ADDRESS=127.0.0.1", "PORT=" + port, "METRICS_PORT=0",
 	}
 	w.bridge.Stderr = &lines{t: w.t}
@@ -214,17 +204,12 @@ func (w *world) kill() {
 // 0: it gave no answer.
 func (w *world) deliver(workflow string) int {
 	w.t.Helper()
-	session := harness.SessionID("ses_" + workflow)
-	ce, err := event.Encode(event.Event{ID: "e", Type: event.ApprovalDecided, Session: session, Payload: event.Payload{Session: session}}, time.Now())
-	if err != nil {
-		w.t.Fatal(err)
-	}
-	request, err := http.NewRequest(http.MethodPost, "http://"+w.address+"/events", bytes.NewReader(ce.Data()))
+	request, err := http.NewRequest(http.MethodPost, "http://"+w.address+"/events", strings.NewReader(`{"session":"ses_`+workflow+`"}`))
 	if err != nil {
 		w.t.Fatal(err)
 	}
 	request.Header = http.Header{
-		"Content-Type": {ce.DataContentType()}, "Ce-Specversion": {ce.SpecVersion()}, "Ce-Id": {ce.ID()}, "Ce-Source": {ce.Source()}, "Ce-Type": {ce.Type()},
+		"Content-Type": {"application/json"}, "Ce-Specversion": {"1.0"}, "Ce-Id": {"e"}, "Ce-Source": {"test"}, "Ce-Type": {"ai.tuluat.approval.decided.v1"},
 	}
 	response, err := http.DefaultClient.Do(request)
 	if err != nil {
@@ -238,7 +223,7 @@ func (w *world) deliver(workflow string) int {
 // later makes every backoff and lease a thing of the past.
 func (w *world) later() {
 	w.t.Helper()
-	w.Exec(`UPDATE temporal_signals SET due_at = now(), lease_until = now() - interval '1 second' WHERE state = 'PENDING'`)
+	w.exec(`UPDATE temporal_signals SET due_at = now(), lease_until = now() - interval '1 second' WHERE state = 'PENDING'`)
 }
 
 func (w *world) until(what string, done func() bool) {

@@ -95,16 +95,20 @@ const markSignalSQL = `
 WITH marked AS (
     UPDATE temporal_signals g SET lease_owner = NULL, lease_until = NULL, reason = $4, due_at = now() + $6::interval,
            refused_at = CASE WHEN $5 THEN COALESCE(o.refused_at, now()) END,
-           state = CASE WHEN $3 THEN 'SENT' WHEN $5 AND o.refused_at <= now() - interval '` + refusalsBelieved + `' THEN 'FAILED' ELSE 'PENDING' END,
-           ended_at = CASE WHEN $3 OR $5 AND o.refused_at <= now() - interval '` + refusalsBelieved + `' THEN now() END
-    FROM (SELECT temporal_signal_id, refused_at FROM temporal_signals WHERE temporal_signal_id = $1 FOR UPDATE) o
+           state = CASE WHEN $3 THEN 'SENT' WHEN o.certain THEN 'FAILED' ELSE 'PENDING' END,
+           ended_at = CASE WHEN $3 OR o.certain THEN now() END
+    FROM (SELECT temporal_signal_id, refused_at, $5 AND COALESCE(refused_at <= now() - interval '` + refusalsBelieved + `', false) AS certain
+          FROM temporal_signals WHERE temporal_signal_id = $1 FOR UPDATE) o
     WHERE g.temporal_signal_id = o.temporal_signal_id AND g.lease_token = $2 AND g.lease_owner IS NOT NULL
-    RETURNING g.state, g.workflow_id, g.approval_id, g.session_id, $5 AND o.refused_at IS NULL AS refused_first
+    RETURNING g.state, g.workflow_id, g.approval_id, g.session_id, g.reason, $5 AND o.refused_at IS NULL AS refused_first
+), told AS (
+    SELECT m.state, m.session_id, a.agent_name, a.node_id,
+           CASE WHEN m.state = 'SENT' THEN 'INFO' WHEN m.state = 'FAILED' THEN 'ERROR' WHEN refused_first THEN 'WARN' END AS level,
+           'the Temporal workflow ' || workflow_id || CASE m.state WHEN 'SENT' THEN ' was told' WHEN 'FAILED' THEN ' is never told' ELSE ' is not told yet' END
+               || ' that approval ' || approval_id || ' is ' || a.state || CASE m.state WHEN 'SENT' THEN '' ELSE ': ' || m.reason END AS message
+    FROM marked m JOIN approvals a USING (approval_id)
 )
-SELECT m.state, CASE WHEN m.state = 'SENT' THEN log_entry(a.agent_name, m.session_id, a.node_id, 'INFO', 'the Temporal workflow ' || m.workflow_id || ' was told that ' || a.title_state, '')
-                     WHEN m.state = 'FAILED' THEN log_entry(a.agent_name, m.session_id, a.node_id, 'ERROR', 'the Temporal workflow ' || m.workflow_id || ' is never told that ' || a.title_state || ': ' || $4, '')
-                     WHEN m.refused_first THEN log_entry(a.agent_name, m.session_id, a.node_id, 'WARN', 'the Temporal workflow ' || m.workflow_id || ' is not told yet that ' || a.title_state || ': ' || $4, '') END
-FROM marked m JOIN (SELECT approval_id, agent_name, node_id, 'approval ' || approval_id || ' is ' || state AS title_state FROM approvals) a USING (approval_id)`
+SELECT state, CASE WHEN level IS NOT NULL THEN log_entry(agent_name, session_id, node_id, level, message, '') END FROM told`
 
 // MarkSignal writes what an attempt came to and ends the claim. It returns the
 // state of the signal from now on. ErrLeaseLost: somebody else has claimed it

@@ -21,6 +21,7 @@ type NewRun struct {
 	Origin      harness.SessionID // the conversation that it is started from; empty: none
 	Input       json.RawMessage   // an object
 	Started     harness.Started
+	Temporal    *harness.TemporalLink // told of the approvals of the run and its conversations; nil: none is
 	TraceParent string
 	Audit       Audit // by the API
 }
@@ -32,8 +33,8 @@ const startRunSQL = startRunParts + startedRun
 
 const startRunParts = `
 WITH made AS (
-    INSERT INTO sessions (session_id, agent_name, channel, account, chat, state, due_at, traceparent, workflow_name, workflow_revision, origin_session, input, started)
-    SELECT $1, a.agent_name, 'API', $3, $1, 'PENDING', now(), $4, $3, $5, NULLIF($6, ''), $7, $8
+    INSERT INTO sessions (session_id, agent_name, channel, account, chat, state, due_at, traceparent, workflow_name, workflow_revision, origin_session, input, started, temporal)
+    SELECT $1, a.agent_name, 'API', $3, $1, 'PENDING', now(), $4, $3, $5, NULLIF($6, ''), $7, $8, $11::jsonb
     FROM (SELECT COALESCE((SELECT agent_name FROM agents WHERE agent_name = $2), (SELECT agent_name FROM sessions WHERE session_id = NULLIF($6, ''))) AS agent_name) a
     WHERE a.agent_name IS NOT NULL AND NOT EXISTS (SELECT 1 FROM workflow_starts WHERE workflow_name = $3 AND start_key = $9)
     RETURNING session_id, agent_name, workflow_name
@@ -50,7 +51,7 @@ SELECT count(*) FROM noted`
 
 // startRunAudited is startRunSQL for the management API: others may keep no audit.
 var startRunAudited = startRunParts + `, audited AS (
-    ` + auditSQL(11, `made`, `session_id`, `NULL::jsonb`, `jsonb_build_object('session', session_id, 'agent', agent_name, 'workflow', workflow_name)`) + `
+    ` + auditSQL(12, `made`, `session_id`, `NULL::jsonb`, `jsonb_build_object('session', session_id, 'agent', agent_name, 'workflow', workflow_name)`) + `
 )` + startedRun
 
 func (r NewRun) args() []any {
@@ -58,7 +59,7 @@ func (r NewRun) args() []any {
 	if len(input) == 0 {
 		input = json.RawMessage("{}")
 	}
-	return []any{r.ID, r.Agent, r.Workflow, r.TraceParent, r.Revision, r.Origin, input, r.Started, r.Key, event.SessionDue}
+	return []any{r.ID, r.Agent, r.Workflow, r.TraceParent, r.Revision, r.Origin, input, r.Started, r.Key, event.SessionDue, r.Temporal}
 }
 
 func (r NewRun) wake() announcement {

@@ -19,6 +19,9 @@ func (a *api) startRun(ctx context.Context, in *startInput) (*acceptedOutput, er
 	if in.Body.Agent != "" || in.Body.Text != "" || in.Body.Chat != "" {
 		return nil, refuseField("#/workflow", "stands beside agent, text or chat, which are of a conversation: remove one or the other")
 	}
+	if err := a.linkable(in.Body.Temporal); err != nil {
+		return nil, err
+	}
 	w, err := a.Store.GetWorkflow(ctx, in.Body.Workflow)
 	switch {
 	case harness.KindOf(err) == harness.NotFound:
@@ -38,7 +41,7 @@ func (a *api) startRun(ctx context.Context, in *startInput) (*acceptedOutput, er
 	}
 	id, started, events, err := a.Store.StartRun(ctx, postgres.NewRun{
 		ID: harness.NewSessionID(a.Now()), Workflow: w.Name, Revision: w.Revision, Agent: workflow.Agent(*w.Workflow), Key: a.identity(ctx, in.Key), Input: input,
-		TraceParent: event.TraceParent(in.TraceParent), Audit: by(ctx, access.Create, access.Sessions),
+		Temporal: in.Body.Temporal, TraceParent: event.TraceParent(in.TraceParent), Audit: by(ctx, access.Create, access.Sessions),
 	})
 	if err != nil {
 		return nil, err
@@ -46,21 +49,21 @@ func (a *api) startRun(ctx context.Context, in *startInput) (*acceptedOutput, er
 	a.Publish(ctx, events...)
 	out := &acceptedOutput{Location: location("sessions", string(id)), Body: accepted{Session: id, Duplicate: !started}}
 	if !started {
-		return out, a.sameRun(ctx, id, input)
+		return out, a.sameRun(ctx, id, input, in.Body.Temporal)
 	}
 	return out, nil
 }
 
 // sameRun reports whether a known run is what its key is used for again.
-func (a *api) sameRun(ctx context.Context, id harness.SessionID, input json.RawMessage) error {
+func (a *api) sameRun(ctx context.Context, id harness.SessionID, input json.RawMessage, link *harness.TemporalLink) error {
 	known, err := a.Store.GetSession(ctx, id)
 	if err != nil {
 		return err
 	}
 	var was, is any
-	if json.Unmarshal(known.Input, &was) != nil || json.Unmarshal(input, &is) != nil || !reflect.DeepEqual(was, is) {
+	if json.Unmarshal(known.Input, &was) != nil || json.Unmarshal(input, &is) != nil || !reflect.DeepEqual(was, is) || !reflect.DeepEqual(known.Temporal, link) {
 		return refuse(http.StatusConflict, "the Idempotency-Key belongs to another run",
-			view.ProblemField{Pointer: "header/Idempotency-Key", Detail: "was used with another input"})
+			view.ProblemField{Pointer: "header/Idempotency-Key", Detail: "was used with another input or Temporal workflow"})
 	}
 	return nil
 }

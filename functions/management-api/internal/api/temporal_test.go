@@ -34,6 +34,7 @@ func TestASessionNamesATemporalWorkflow(t *testing.T) {
 	if p := problem(t, start("k0", "hello", "mine", workflow), http.StatusUnprocessableEntity); !cmp.Equal(pointers(p), []string{"#/temporal"}) {
 		t.Errorf("without a bridge: %+v", p)
 	}
+	w.stop()
 	w.start("127.0.0.1:0", func(o *api.Options) { o.Temporal = true })
 
 	one := decode[started](t, start("k1", "hello", "mine", workflow), http.StatusAccepted)
@@ -65,13 +66,13 @@ func TestASessionNamesATemporalWorkflow(t *testing.T) {
 		}
 	}
 	for temporal, pointer := range map[string]string{
-		`{}`:                                                 "#/temporal",
-		`{"workflowId":""}`:                                  "#/temporal/workflowId",
-		`{"workflowId":"a\u0007b"}`:                          "#/temporal/workflowId",
-		`{"workflowId":" a"}`:                                "#/temporal/workflowId",
-		`{"workflowId":"a","namespace":"b\n"}`:               "#/temporal/namespace",
-		`{"workflowId":"a","runId":"7"}`:                     "#/temporal/runId",
-		`{"workflowId":"a","runID":"7"}`:                     "#/temporal/runID",
+		`{}`:                                   "#/temporal",
+		`{"workflowId":""}`:                    "#/temporal/workflowId",
+		`{"workflowId":"a\u0007b"}`:            "#/temporal/workflowId",
+		`{"workflowId":" a"}`:                  "#/temporal/workflowId",
+		`{"workflowId":"a","namespace":"b\n"}`: "#/temporal/namespace",
+		`{"workflowId":"a","runId":"7"}`:       "#/temporal/runId",
+		`{"workflowId":"a","runID":"7"}`:       "#/temporal/runID",
 		`{"workflowId":"` + strings.Repeat("ä", 501) + `"}`:  "#/temporal/workflowId",
 		`{"workflowId":"` + strings.Repeat("a", 1001) + `"}`: "#/temporal/workflowId",
 	} {
@@ -84,5 +85,36 @@ func TestASessionNamesATemporalWorkflow(t *testing.T) {
 	}
 	if got := decode[view.Session](t, w.get("/sessions/"+string(alone.Session)), http.StatusOK); !cmp.Equal(got.Temporal, want) {
 		t.Errorf("got %+v", got.Temporal)
+	}
+}
+
+// So does a run of a workflow of ours.
+func TestARunNamesATemporalWorkflow(t *testing.T) {
+	w := newWorld(t)
+	w.flow()
+	start := func(key, temporal string) answer {
+		body := `{"workflow":"release","input":{"service":"web"}` + temporal + `}`
+		return w.do(request{method: http.MethodPost, path: "/api/v1/sessions", body: body, header: map[string]string{"Idempotency-Key": key}})
+	}
+	const link = `,"temporal":{"workflowId":"order-7"}`
+	if p := problem(t, start("k1", link), http.StatusUnprocessableEntity); !cmp.Equal(pointers(p), []string{"#/temporal"}) {
+		t.Errorf("without a bridge: %+v", p)
+	}
+	w.stop()
+	w.start("127.0.0.1:0", func(o *api.Options) { o.Temporal = true })
+	one := decode[started](t, start("k1", link), http.StatusAccepted)
+	if got := decode[view.Session](t, w.get("/sessions/"+string(one.Session)), http.StatusOK); !cmp.Equal(got.Temporal, &harness.TemporalLink{WorkflowID: "order-7"}) {
+		t.Errorf("got %+v", got.Temporal)
+	}
+	if again := decode[started](t, start("k1", link), http.StatusAccepted); again.Session != one.Session || !again.Duplicate {
+		t.Errorf("repeated: %+v", again)
+	}
+	for _, other := range []string{"", `,"temporal":{"workflowId":"order-8"}`} {
+		if p := problem(t, start("k1", other), http.StatusConflict); !cmp.Equal(pointers(p), []string{"header/Idempotency-Key"}) {
+			t.Errorf("the key had another: %+v", p)
+		}
+	}
+	if p := problem(t, start("k2", `,"temporal":{"workflowId":"a","runId":"7"}`), http.StatusUnprocessableEntity); !cmp.Equal(pointers(p), []string{"#/temporal/runId"}) {
+		t.Errorf("a run that is none: %+v", p)
 	}
 }

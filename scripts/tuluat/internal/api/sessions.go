@@ -50,8 +50,12 @@ func (c *Client) Start(ctx context.Context, agent, text, chat string, temporal *
 }
 
 // StartRun starts a run of a workflow with an input, a JSON object; none: {}.
-func (c *Client) StartRun(ctx context.Context, workflow string, input json.RawMessage) (Item[Accepted], error) {
+// temporal is as that of Start.
+func (c *Client) StartRun(ctx context.Context, workflow string, input json.RawMessage, temporal *harness.TemporalLink) (Item[Accepted], error) {
 	body := map[string]any{"workflow": workflow}
+	if temporal != nil {
+		body["temporal"] = temporal
+	}
 	if len(input) > 0 {
 		body["input"] = input
 	}

@@ -492,6 +492,10 @@ func TestVersionOfTheServer(t *testing.T) {
 func TestRunsOfWorkflows(t *testing.T) {
 	f := newFake(t)
 	f.say("POST /api/v1/sessions", 202, `{"session":"ses_1","duplicate":false}`)
+	if got := f.run("session", "start", "--workflow", "release", "--temporal-workflow-id", "order-7"); got.code != 0 || f.bodies[0] != `{"temporal":{"workflowId":"order-7"},"workflow":"release"}` {
+		t.Errorf("%+v %q", got, f.bodies)
+	}
+	f.bodies, f.headers = nil, nil
 	got := f.run("session", "start", "--workflow", "release", "--input", `{"service": "web"}`)
 	if got.code != 0 || got.out != "run ses_1 of workflow release is started\n" || f.bodies[0] != `{"input":{"service":"web"},"workflow":"release"}` || f.headers[0].Get("Idempotency-Key") == "" {
 		t.Errorf("%+v %q", got, f.bodies)

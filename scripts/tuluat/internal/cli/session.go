@@ -172,7 +172,7 @@ func newSessionStart(sys System) *cobra.Command {
 			return &usageError{"--input is a JSON object, and goes with --workflow"}
 		}
 		if workflow != "" {
-			item, err := m.client.StartRun(ctx, workflow, json.RawMessage(input))
+			item, err := m.client.StartRun(ctx, workflow, json.RawMessage(input), link.given())
 			if err != nil {
 				return &aboutError{"workflow " + workflow, err}
 			}
