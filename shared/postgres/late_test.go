@@ -47,8 +47,9 @@ func TestTheTimelineHasWhatIsCommittedLate(t *testing.T) {
 			SELECT 'late', step_id, $1, 7, 'p', 'n', '{}', 'PENDING' FROM steps`,
 		view.EntryExecution: `INSERT INTO executions (execution_id, session_id, agent_name, cause, cause_id, command, spec, spec_digest, max_sandboxes, state, nonce)
 			SELECT 'late', $1, agent_name, 'API', 'k', 'true', spec, spec_digest, 1, 'PENDING', 'n' FROM executions`,
-		view.EntryVisit:    `INSERT INTO node_visits (visit_id, session_id, seq, node_id, visit, state) VALUES ('late', $1, 1, 'n', 1, 'PENDING')`,
-		view.EntryApproval: `INSERT INTO approvals (approval_id, session_id, agent_name, title, digest, state) VALUES ('late', $1, 'coder', 't', 'd', 'PENDING')`,
+		view.EntryVisit:     `INSERT INTO node_visits (visit_id, session_id, seq, node_id, visit, state) VALUES ('late', $1, 1, 'n', 1, 'PENDING')`,
+		view.EntryApproval:  `INSERT INTO approvals (approval_id, session_id, agent_name, title, digest, state) VALUES ('late', $1, 'coder', 't', 'd', 'PENDING')`,
+		view.EntryGuardrail: `INSERT INTO guardrail_verdicts (guardrail_verdict_id, session_id, agent_name, stage, guardrail, action, verdict) VALUES ('late', $1, 'coder', 'INPUT', 'g', 'warn', 'HIT')`,
 	} {
 		t.Run(string(kind), func(t *testing.T) {
 			s := postgrestest.New(t)
@@ -78,6 +79,22 @@ func TestTheTimelineHasWhatIsCommittedLate(t *testing.T) {
 				t.Errorf("behind what was read: %+v, want late and the last message", rest)
 			}
 		})
+	}
+}
+
+// Calls are numbered by their steps, so that the number of one is soon beyond 32
+// bits; the pages behind it are there.
+func TestTheTimelineOfAVeryLongSession(t *testing.T) {
+	s := postgrestest.New(t)
+	agent(t, s)
+	session := arrive(t, s, "a")[0].Session
+	running(t, s, session, "call_1", "exe_1")
+	run(t, s, `UPDATE steps SET seq = 3000000`)
+	run(t, s, `INSERT INTO tool_calls (tool_call_id, step_id, session_id, seq, provider_id, name, arguments, state) SELECT 'call_2', step_id, session_id, 7, 'p', 'n', '{}', 'PENDING' FROM steps`)
+	whole, _ := timelineFrom(t, s, session, view.Place{}, 100)
+	single, _ := timelineFrom(t, s, session, view.Place{}, 1)
+	if len(whole) < 4 || !slices.EqualFunc(whole, single, func(a, b view.Entry) bool { return a.ID == b.ID }) {
+		t.Errorf("on one page %+v, on pages of one %+v", whole, single)
 	}
 }
 

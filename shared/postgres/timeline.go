@@ -20,19 +20,19 @@ import (
 const timelineSQL = `
 (SELECT 0, v.seq::bigint, v.created_at, 'VISIT', v.visit_id FROM node_visits v WHERE v.session_id = $1 AND v.seq > $2::bigint ORDER BY v.seq LIMIT $8)
 UNION ALL
-(SELECT 1, m.seq, m.created_at, 'MESSAGE', m.message_id FROM messages m WHERE m.session_id = $1 AND m.seq > $3 ORDER BY m.seq LIMIT $8)
+(SELECT 1, m.seq, m.created_at, 'MESSAGE', m.message_id FROM messages m WHERE m.session_id = $1 AND m.seq > $3::bigint ORDER BY m.seq LIMIT $8)
 UNION ALL
-(SELECT 2, s.seq, s.created_at, 'STEP', s.step_id FROM steps s WHERE s.session_id = $1 AND s.seq > $4 ORDER BY s.seq LIMIT $8)
+(SELECT 2, s.seq, s.created_at, 'STEP', s.step_id FROM steps s WHERE s.session_id = $1 AND s.seq > $4::bigint ORDER BY s.seq LIMIT $8)
 UNION ALL
 (SELECT 3, ` + callNumber + `, t.created_at, 'TOOL_CALL', t.tool_call_id FROM steps s JOIN tool_calls t USING (step_id)
-    WHERE s.session_id = $1 AND s.seq >= $5 / 1000000 AND ` + callNumber + ` > $5 ORDER BY s.seq, t.seq LIMIT $8)
+    WHERE s.session_id = $1 AND s.seq >= $5::bigint / 1000000 AND ` + callNumber + ` > $5 ORDER BY s.seq, t.seq LIMIT $8)
 UNION ALL
-(SELECT 4, e.seq, e.created_at, 'EXECUTION', e.execution_id FROM executions e WHERE e.session_id = $1 AND e.seq > $6 ORDER BY e.seq LIMIT $8)
+(SELECT 4, e.seq, e.created_at, 'EXECUTION', e.execution_id FROM executions e WHERE e.session_id = $1 AND e.seq > $6::bigint ORDER BY e.seq LIMIT $8)
 UNION ALL
-(SELECT 5, a.seq, a.created_at, 'APPROVAL', a.approval_id FROM approvals a WHERE a.session_id = $1 AND a.seq > $7 ORDER BY a.seq LIMIT $8)
+(SELECT 5, a.seq, a.created_at, 'APPROVAL', a.approval_id FROM approvals a WHERE a.session_id = $1 AND a.seq > $7::bigint ORDER BY a.seq LIMIT $8)
 UNION ALL
 (SELECT 6, g.seq, g.created_at, 'GUARDRAIL', g.guardrail_verdict_id FROM guardrail_verdicts g
-    WHERE g.session_id = $1 AND g.verdict <> 'PASSED' AND g.seq > $9 ORDER BY g.seq LIMIT $8)
+    WHERE g.session_id = $1 AND g.verdict <> 'PASSED' AND g.seq > $9::bigint ORDER BY g.seq LIMIT $8)
 ORDER BY 1, 2`
 
 // callNumber puts the calls of a session, of steps s and calls t, in one order.

@@ -147,7 +147,7 @@ func judge(t *testing.T) string {
 		if err != nil || json.Unmarshal(body, &asked) != nil || asked.Agent != "coder" || asked.Guardrail != "g" || asked.Session == "" || asked.Channel != "WEBHOOK" || asked.ChannelUserID != "user" {
 			t.Errorf("asked %s", body)
 		}
-		if r.Header.Get("Authorization") != "Bearer of, this" || r.Header.Get("X-Team") != "security" {
+		if r.Header.Get("Authorization") != "Bearer of-this" || r.Header.Get("X-Team") != "security" {
 			w.WriteHeader(http.StatusUnauthorized)
 			return
 		}
@@ -202,7 +202,7 @@ func guardBench(t *testing.T, script any) (*bench, *recorder) {
 	models := &recorder{Model: client}
 	guards := guard.New(guard.Options{Model: models, AllowPrivate: true, Secrets: secret.Environment(func(name string) string {
 		if name == "GUARD_HEADERS" {
-			return "Authorization: Bearer of, this\nX-Team: security\n"
+			return "Authorization: Bearer of-this\nX-Team: security\n"
 		}
 		return ""
 	})})
