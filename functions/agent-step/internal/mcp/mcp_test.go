@@ -416,15 +416,21 @@ func TestSecretsOfServersAreChecked(t *testing.T) {
 		harness.MCPServer{Name: "a", URL: "https://a.example", Headers: harness.SecretRef{Name: "mcp", Key: "headers"}},
 		harness.MCPServer{Name: "b", URL: "https://b.example", Headers: harness.SecretRef{Name: "mcp", Key: "none"}},
 		harness.MCPServer{Name: "c", URL: "https://c.example"})
+	w.change(func(a *harness.Agent) {
+		a.Peers = []harness.Peer{
+			{Name: "d", URL: "https://d.example", Headers: harness.SecretRef{Name: "mcp", Key: "peer"}},
+			{Name: "e", URL: "https://e.example", Headers: harness.SecretRef{Name: "mcp", Key: "headers"}}, // as a
+		}
+	})
 	checks := mcp.Checks{Store: w.store, Secrets: w.servers.Secrets}
 	for range 2 {
 		if err := checks.AgentStatusChanged(t.Context(), event.Event{}); err != nil {
 			t.Fatal(err)
 		}
 		w.same("rows", w.text(`SELECT string_agg(concat_ws(' ', function_name, agent_name, secret_key, state), ', ' ORDER BY secret_key) FROM secret_checks`),
-			"agent-step coder headers AVAILABLE, agent-step coder none NOT_FOUND")
+			"agent-step coder headers AVAILABLE, agent-step coder none NOT_FOUND, agent-step coder peer NOT_FOUND")
 	}
-	w.change(func(a *harness.Agent) { a.MCPServers = nil })
+	w.change(func(a *harness.Agent) { a.MCPServers, a.Peers = nil, nil })
 	if err := checks.AgentStatusChanged(t.Context(), event.Event{}); err != nil {
 		t.Fatal(err)
 	}
