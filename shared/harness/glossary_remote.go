@@ -9,7 +9,6 @@ func remotes() []Word {
 		{Name: "settings", Meaning: "names, by their content, the settings that matter to a call", Key: "settings"},
 		{Name: "begunToken", Meaning: "the lease token of the claim that made a call", Column: "begun_token"},
 		{Name: "remoteServer", Meaning: "one of the mcpServers or peers of an agent, and what it offered when it was last asked", Table: "remote_servers"},
-		{Name: "offered", Meaning: "the tools of an mcpServer, or the address and description in a peer's card", Column: "offered"},
 		{Name: "listedAt", Meaning: "when the newest of what a server offers arrived", Column: "listed_at"},
 		{Name: "triedAt", Meaning: "when a server was last asked what it offers", Column: "tried_at"},
 		{Name: "alwaysAsk", Meaning: "the tools of a server about whose calls a human is always asked", Key: "alwaysAsk"},
