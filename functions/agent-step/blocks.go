@@ -3,6 +3,7 @@ package main
 import (
 	"time"
 
+	"tuluat.ai/harness/functions/agent-step/internal/a2a"
 	"tuluat.ai/harness/functions/agent-step/internal/guard"
 	"tuluat.ai/harness/functions/agent-step/internal/mcp"
 	"tuluat.ai/harness/functions/agent-step/internal/model"
@@ -21,8 +22,10 @@ func addBlocks(o *step.Options, cfg config, store *postgres.Store, client *model
 	}
 	servers := mcp.New(mcp.Options{Store: store, Secrets: secrets, Log: env.Log, AllowPrivate: cfg.AllowPrivate})
 	env.OnExit(servers.Close)
+	peers := a2a.New(a2a.Options{Store: store, Secrets: secrets, Log: env.Log, AllowPrivate: cfg.AllowPrivate})
+	env.OnExit(peers.Close)
 	guards := guard.New(guard.Options{Model: client, Secrets: secrets, AllowPrivate: cfg.AllowPrivate, Known: cfg.secrets()})
 	env.OnExit(guards.Close)
-	o.Tools, o.Checks, o.Guard = []step.Tools{servers}, mcp.Checks{Store: store, Secrets: secrets}, guards
+	o.Tools, o.Checks, o.Guard = []step.Tools{servers, peers}, mcp.Checks{Store: store, Secrets: secrets}, guards
 	return nil
 }

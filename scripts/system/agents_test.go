@@ -16,7 +16,7 @@ type agent struct {
 	name     string
 	key      harness.Secret // signs what goes through its hook
 	commands int            // that one message may have run
-	budget   string         // more of its budget, as YAML
+	budget   string         // more of its budget, and of its spec behind that, as YAML
 }
 
 func newAgents(n int) []agent {

@@ -399,7 +399,10 @@ func (w *world) env(s *manifest.Service, bin string) map[string]string {
 		w.people.env(s.Function(), env)
 	}
 	switch s.Function() {
-	case "agent-step", "whatsapp-ingest", "telegram-ingest":
+	case "agent-step": // whose agents may be peers of each other, as ann
+		env["SECRETS"], env["REMOTE_ALLOW_PRIVATE"] = "environment", "true"
+		env["PEER_HEADERS"] = "Authorization: Bearer " + tokenOf("ann")
+	case "whatsapp-ingest", "telegram-ingest":
 		env["SECRETS"] = "environment"
 	case "management-api":
 		env["ACCESS"], env["MANAGEMENT_TOKEN"] = "static", apiTokens

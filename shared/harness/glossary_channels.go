@@ -60,7 +60,7 @@ func channels() []Word {
 		{Name: "video", Meaning: "a file to watch", Value: "VIDEO"},
 		{Name: "document", Meaning: "any other file", Value: "DOCUMENT"},
 		{Name: "sticker", Meaning: "a small picture of a set", Value: "STICKER"},
-		{Name: "offered", Meaning: "the provider has it, and nobody has needed it", Value: "OFFERED"},
+		{Name: "offered", Meaning: "the provider has it, and nobody has needed it; of a remoteServer: its tools, or what is kept of its card", Column: "offered", Value: "OFFERED"},
 		{Name: "requested", Meaning: "somebody waits for it", Value: "REQUESTED"},
 		{Name: "stored", Meaning: "it is in the object store", Value: "STORED"},
 		{Name: "edit", Meaning: "a message was changed", Value: "EDIT"},

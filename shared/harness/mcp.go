@@ -1,9 +1,6 @@
 package harness
 
 import (
-	"crypto/sha256"
-	"encoding/hex"
-	"encoding/json"
 	"slices"
 	"time"
 )
@@ -23,17 +20,8 @@ type MCPServer struct {
 	TimeoutSeconds int          `json:"timeoutSeconds,omitempty"` // of one call; 0: a minute
 }
 
-// MaxMCPTimeout is the longest that one call may take: it has to end within the
-// request that makes it.
-const MaxMCPTimeout = 180 * time.Second
-
 // Timeout is the longest that one call may take.
-func (s MCPServer) Timeout() time.Duration {
-	if s.TimeoutSeconds == 0 {
-		return time.Minute
-	}
-	return min(time.Duration(s.TimeoutSeconds)*time.Second, MaxMCPTimeout)
-}
+func (s MCPServer) Timeout() time.Duration { return remoteTimeout(s.TimeoutSeconds) }
 
 // Allows reports whether the agent may call a tool of the server.
 func (s MCPServer) Allows(tool string) bool {
@@ -64,12 +52,3 @@ func (s MCPServer) Remote(tool string) RemoteTool {
 
 // Digest names the server's settings by their content.
 func (s MCPServer) Digest() string { return digestOf(s) }
-
-func digestOf(plain any) string {
-	text, err := json.Marshal(plain)
-	if err != nil { // plain values
-		panic(err)
-	}
-	sum := sha256.Sum256(text)
-	return hex.EncodeToString(sum[:])
-}

@@ -93,54 +93,65 @@ func TestRemoteCallsBeginOnce(t *testing.T) {
 
 // What is known of servers, of which settings and since when, with the rights of
 // the function that keeps it.
-func TestMCPListings(t *testing.T) {
+func TestListings(t *testing.T) {
 	ctx := context.Background()
 	s, prepare := asAgentStep(t)
 	both := []string{"a", "b"}
-	put := func(keep []string, listings ...postgres.MCPListing) {
+	put := func(keep []string, listings ...postgres.Listing) {
 		t.Helper()
-		if err := s.PutMCPListings(ctx, "coder", keep, listings...); err != nil {
+		if err := s.PutListings(ctx, "coder", harness.BlockMCP, keep, listings...); err != nil {
 			t.Fatal(err)
 		}
 	}
 	known := func() string {
 		t.Helper()
-		all, err := s.MCPListings(ctx, "coder")
+		all, err := s.Listings(ctx, "coder", harness.BlockMCP)
 		if err != nil {
 			t.Fatal(err)
 		}
 		text := ""
 		for _, name := range both {
 			if l, ok := all[name]; ok {
-				text += fmt.Sprintf("%s %s %s listed=%v fresh=%v %q; ", name, l.Digest, l.Tools, l.Listed, l.Fresh, l.Reason)
+				text += fmt.Sprintf("%s %s %s listed=%v fresh=%v %q; ", name, l.Digest, l.Offered, l.Listed, l.Fresh, l.Reason)
 			}
 		}
 		return text
 	}
-	put(both, postgres.MCPListing{Server: "a", Digest: "1", Tools: json.RawMessage(`["x"]`)}, postgres.MCPListing{Server: "b", Digest: "1", Reason: "down"})
+	other := postgres.Listing{Server: "a", Digest: "9", Offered: json.RawMessage(`{"url": "u"}`)} // another block's, which nothing here touches
+	if err := s.PutListings(ctx, "coder", harness.BlockA2A, []string{"a"}, other); err != nil {
+		t.Fatal(err)
+	}
+	put(both, postgres.Listing{Server: "a", Digest: "1", Offered: json.RawMessage(`["x"]`)}, postgres.Listing{Server: "b", Digest: "1", Reason: "down"})
 	for _, c := range []struct {
 		do   func()
 		want string
 	}{
 		{func() {}, `a 1 ["x"] listed=true fresh=true ""; b 1 [] listed=false fresh=true "down"; `},
-		{func() { prepare(`UPDATE mcp_servers SET tried_at = now() - interval '31 seconds'`) }, `a 1 ["x"] listed=true fresh=true ""; b 1 [] listed=false fresh=false "down"; `},
-		{func() { put(both, postgres.MCPListing{Server: "a", Digest: "1", Reason: "slow"}) }, `a 1 ["x"] listed=true fresh=true "slow"; b 1 [] listed=false fresh=false "down"; `},
-		{func() { prepare(`UPDATE mcp_servers SET tried_at = now() - interval '31 seconds'`) }, `a 1 ["x"] listed=true fresh=false "slow"; b 1 [] listed=false fresh=false "down"; `},
-		{func() { put(both, postgres.MCPListing{Server: "a", Digest: "2", Reason: "slow"}) }, `a 2 [] listed=false fresh=true "slow"; b 1 [] listed=false fresh=false "down"; `},
+		{func() { prepare(`UPDATE remote_servers SET tried_at = now() - interval '31 seconds'`) }, `a 1 ["x"] listed=true fresh=true ""; b 1 [] listed=false fresh=false "down"; `},
+		{func() { put(both, postgres.Listing{Server: "a", Digest: "1", Reason: "slow"}) }, `a 1 ["x"] listed=true fresh=true "slow"; b 1 [] listed=false fresh=false "down"; `},
+		{func() { prepare(`UPDATE remote_servers SET tried_at = now() - interval '31 seconds'`) }, `a 1 ["x"] listed=true fresh=false "slow"; b 1 [] listed=false fresh=false "down"; `},
+		{func() { put(both, postgres.Listing{Server: "a", Digest: "2", Reason: "slow"}) }, `a 2 [] listed=false fresh=true "slow"; b 1 [] listed=false fresh=false "down"; `},
 		{func() {
-			put([]string{"b"}, postgres.MCPListing{Server: "b", Digest: "1", Tools: json.RawMessage(`[]`)})
+			put([]string{"b"}, postgres.Listing{Server: "b", Digest: "1", Offered: json.RawMessage(`[]`)})
 		}, `b 1 [] listed=true fresh=true ""; `},
-		{func() { prepare(`UPDATE mcp_servers SET tried_at = now() - interval '601 seconds'`) }, `b 1 [] listed=true fresh=false ""; `},
+		{func() { prepare(`UPDATE remote_servers SET tried_at = now() - interval '601 seconds'`) }, `b 1 [] listed=true fresh=false ""; `},
 	} {
 		if c.do(); known() != c.want {
 			t.Fatalf("got  %s\nwant %s", known(), c.want)
 		}
+	}
+	if peers, err := s.Listings(ctx, "coder", harness.BlockA2A); err != nil || len(peers) != 1 || string(peers["a"].Offered) != `{"url": "u"}` || peers["a"].Digest != "9" {
+		t.Fatalf("of the other block %+v, %v", peers, err)
 	}
 	if agents, err := s.AgentsWithServers(ctx); err != nil || len(agents) != 0 {
 		t.Fatalf("%v, %v", agents, err)
 	}
 	prepare(`UPDATE agent_revisions SET spec = '{"name": "coder", "mcpServers": [{"name": "a", "url": "https://a", "headersSecretRef": {"name": "s", "key": "k"}}]}'`)
 	if agents, err := s.AgentsWithServers(ctx); err != nil || len(agents) != 1 || agents[0].MCPServers[0].Headers.Name != "s" {
+		t.Fatalf("%v, %v", agents, err)
+	}
+	prepare(`UPDATE agent_revisions SET spec = '{"name": "coder", "peers": [{"name": "a", "url": "https://a"}]}'`)
+	if agents, err := s.AgentsWithServers(ctx); err != nil || len(agents) != 1 || len(agents[0].Peers) != 1 {
 		t.Fatalf("%v, %v", agents, err)
 	}
 	if n, err := s.StoreSecretChecks(ctx, "agent-step", []harness.SecretCheck{{Agent: "coder", Ref: harness.SecretRef{Name: "s", Key: "k"}, State: harness.SecretAvailable}}); err != nil || n != 1 {

@@ -74,11 +74,7 @@ func (c *channels) scan() (changed bool, err error) {
 			for _, spec := range agent.Harness.Channels {
 				problems = append(problems, c.add(&next, d.Agent.Metadata.Name, spec))
 			}
-			for _, server := range agent.MCPServers {
-				if server.Headers != (harness.SecretRef{}) { // somebody else's: nothing is made up
-					next.refs["agent-step"] = append(next.refs["agent-step"], server.Headers)
-				}
-			}
+			next.refs["agent-step"] = append(next.refs["agent-step"], agent.ServerSecrets()...) // somebody else's: nothing is made up
 		}
 	}
 	c.mu.Lock()

@@ -74,7 +74,7 @@ const everything = agentHead + `spec:
     toolOutput: [{name: s, type: SECRET, action: redact}, {name: p, type: PII, detect: [EMAIL, IBAN], tools: [executeShell]}]
     output: [{name: h, type: HTTP, url: "https://example.com/judge", headersSecretRef: {name: s, key: k}}]
   mcpServers: {servers: [{name: m, url: "https://example.com/mcp", headersSecretRef: {name: s, key: k}, allowedTools: [read, write], approvals: always, alwaysAsk: [write], neverAsk: [read], timeoutSeconds: 9}]}
-  a2a: {enabled: false, peers: [{name: p, description: d, url: "https://example.com/agent", headersSecretRef: {name: s, key: k}, timeoutSeconds: 9}]}
+  a2a: {peers: [{name: p, description: d, url: "https://example.com/agent", headersSecretRef: {name: s, key: k}, approvals: always, timeoutSeconds: 9}]}
   harness:
     type: BOTH
     maxSandboxes: 2

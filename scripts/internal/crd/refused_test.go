@@ -127,7 +127,6 @@ var badAgents = map[string]refused{
 	"idle time as number":    {channel(hook + ", idleTTL: 60" + open_), "idleTTL in body must be of type string", c0 + "idleTTL"},
 
 	"skills on":                 {spec("skills: {}"), "", "spec.skills"},
-	"A2A with peers":            {spec("a2a: {peers: [{name: p, url: \"https://a.example.com\"}]}"), "", "spec.a2a.peers"},
 	"skill without text":        {spec("skills: {enabled: false, items: [{name: s}]}"), "a skill needs text or configMapRef: write one of them", "spec.skills.items[0]"},
 	"skill with both":           {spec("skills: {enabled: false, items: [{name: s, text: t, configMapRef: {name: m, key: k}}]}"), "a skill needs text or configMapRef", "spec.skills.items[0]"},
 	"skill twice":               {spec("skills: {enabled: false, items: [{name: s, text: t}, {name: s, text: u}]}"), `spec.skills.items[1]: Duplicate value: {"name":"s"}`, "spec.skills.items[1].name"},
@@ -164,6 +163,8 @@ var badAgents = map[string]refused{
 	"server's tool twice":       {spec("mcpServers: {servers: [{name: m, url: \"https://example.com\", alwaysAsk: [x], neverAsk: [x]}]}"), "", "spec.mcpServers.servers[0].neverAsk[0]"},
 	"server's time":             {spec("mcpServers: {servers: [{name: m, url: \"https://example.com\", timeoutSeconds: 3600}]}"), "timeoutSeconds in body should be less than or equal to 180", "spec.mcpServers.servers[0].timeoutSeconds"},
 	"peer twice":                {spec("a2a: {enabled: false, peers: [{name: p, url: \"https://a\"}, {name: p, url: \"https://b\"}]}"), "spec.a2a.peers[1]: Duplicate value", "spec.a2a.peers[1].name"},
+	"peer's policy":             {spec("a2a: {peers: [{name: p, url: \"https://example.com\", approvals: maybe}]}"), `approvals: Unsupported value: "maybe"`, "spec.a2a.peers[0].approvals"},
+	"peer's time":               {spec("a2a: {peers: [{name: p, url: \"https://example.com\", timeoutSeconds: 3600}]}"), "timeoutSeconds in body should be less than or equal to 180", "spec.a2a.peers[0].timeoutSeconds"},
 	"peer's URL":                {spec("a2a: {enabled: false, peers: [{name: p, url: example.com}]}"), "spec.a2a.peers[0].url in body should match", "spec.a2a.peers[0].url"},
 	"approval policy":           {spec("approvals: {enabled: false, policy: sometimes}"), `spec.approvals.policy: Unsupported value: "sometimes"`, "spec.approvals.policy"},
 	"byTool without tools":      {spec("approvals: {enabled: false, policy: byTool}"), "tools goes with policy byTool: list at least one there, and none elsewhere", "spec.approvals.tools"},

@@ -19,6 +19,7 @@ import (
 
 // foreign are folders and names that are somebody else's to choose.
 var foreign = map[string]string{
+	"functions/agent-step/internal/a2a":                   "the wire of the Agent2Agent protocol",
 	"functions/agent-step/internal/model":                 "the wires of OpenAI and Anthropic",
 	"functions/whatsapp-ingest/internal/whatsapp":         "WhatsApp's wire",
 	"shared/secret/kubernetes":                            "the wire of the Kubernetes API",

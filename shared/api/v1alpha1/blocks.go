@@ -215,16 +215,20 @@ type A2A struct {
 type Peer struct {
 	// What the model knows it by.
 	Name Name `json:"name"`
-	// Where its agent card is. It may not resolve to a private address, unless the platform allows it.
+	// Where its agent card is: /.well-known/agent-card.json below it, or itself where it ends with .json. What the card says must be on the same host. It may not resolve to a private address, unless the platform allows it.
 	URL URL `json:"url"`
 	// What to ask it. Without it, what its card says.
 	// +kubebuilder:validation:MaxLength=1024
 	Description string `json:"description,omitempty"`
 	// A key that holds the requests' headers, one "Name: value" a line.
 	HeadersSecretRef *SecretRef `json:"headersSecretRef,omitempty"`
-	// The longest one answer may take.
+	// Whether a human is asked before the peer is. asAgent: as the block approvals says; the default. always: before each call, also without that block. never: not before any.
+	// +kubebuilder:validation:Enum=asAgent;always;never
+	// +kubebuilder:default=asAgent
+	Approvals harness.RemotePolicy `json:"approvals,omitempty"`
+	// The longest one call waits for an answer; what comes later the model can ask for. Without it, 60.
 	// +kubebuilder:validation:Minimum=1
-	// +kubebuilder:validation:Maximum=86400
+	// +kubebuilder:validation:Maximum=180
 	TimeoutSeconds *int `json:"timeoutSeconds,omitempty"`
 }
 

@@ -121,12 +121,6 @@ func TestBlocksOfLaterReleases(t *testing.T) {
 			}
 		}
 	}
-	for text, want := range map[string]bool{"{}": false, "{enabled: true}": false, "{peers: [{name: b, url: 'https://b.example.com'}]}": true, "{enabled: false, peers: [{name: b, url: 'https://b.example.com'}]}": false} {
-		problems := read(t, head+"spec:\n  a2a: "+text+"\n").Validate(v1alpha1.DefaultLimits())
-		if want && (len(problems) != 1 || problems[0].Path != "spec.a2a.peers") || !want && len(problems) > 0 {
-			t.Errorf("a2a: %s: %v", text, problems)
-		}
-	}
 	d := read(t, head+"spec:\n  approvals: {enabled: false, polices: never, quorum: 3, reminders: [2h, soon]}\n")
 	want := []string{
 		"document 1, line 6: spec.approvals.polices is not a field: did you mean policy?",
@@ -259,5 +253,47 @@ spec:
 	agents, err := v1alpha1.Parse([]byte(strings.Replace(file, ", colour: red", "", 1)))
 	if err != nil || len(agents) != 1 || agents[0].Metadata.Name != "a" {
 		t.Errorf("%v, %v", agents, err)
+	}
+}
+
+// What an agent's revision has of peers: nothing while the block is off, which is
+// also the switch for being one.
+func TestPeers(t *testing.T) {
+	const peers = `peers: [{name: p, description: d, url: "https://example.com/a2a/p", headersSecretRef: {name: s, key: k}, approvals: always, timeoutSeconds: 180}, {name: q, url: "https://example.org/", approvals: asAgent}]`
+	for enabled, want := range map[string][]harness.Peer{
+		"": {
+			{Name: "p", URL: "https://example.com/a2a/p", Description: "d", Headers: harness.SecretRef{Name: "s", Key: "k"}, Approvals: harness.RemoteAlways, TimeoutSeconds: 180},
+			{Name: "q", URL: "https://example.org/"},
+		},
+		"enabled: false, ": nil,
+	} {
+		d := read(t, head+"spec:\n  a2a: {"+enabled+peers+"}\n")
+		if problems := d.Validate(v1alpha1.DefaultLimits()); len(problems) > 0 {
+			t.Fatal(problems)
+		}
+		got := d.Agent.Agent().Peers
+		if diff := cmp.Diff(want, got); diff != "" {
+			t.Fatalf("%q: %s", enabled, diff)
+		}
+		if want != nil && (got[0].Policy() != harness.RemoteAlways || got[1].Policy() != harness.RemoteAsAgent || got[0].Timeout() != 3*time.Minute || got[1].Timeout() != time.Minute) {
+			t.Errorf("%+v", got)
+		}
+	}
+	for _, text := range []string{"{}", "{enabled: true}"} { // a peer of others, with none of its own
+		d := read(t, head+"spec:\n  a2a: "+text+"\n")
+		if problems := d.Validate(v1alpha1.DefaultLimits()); len(problems) > 0 || d.Agent.Agent().Peers != nil {
+			t.Errorf("%s: %v, %v", text, problems, d.Agent.Agent().Peers)
+		}
+	}
+	d := read(t, head+"spec:\n  a2a: {enabled: false, peers: [{name: a, url: \"ftp://a\", approvals: maybe, timeoutSeconds: 181}]}\n")
+	want := []string{
+		`document 1, line 6: spec.a2a.peers[0].approvals is "maybe": use asAgent, always or never`,
+		`document 1, line 6: spec.a2a.peers[0].timeoutSeconds is 181: use 1 to 180, or leave it out for the default`,
+	}
+	got := d.Validate(v1alpha1.DefaultLimits()).Error()
+	for _, line := range want {
+		if !strings.Contains(got, line) {
+			t.Errorf("%s\ndoes not say %s", got, line)
+		}
 	}
 }

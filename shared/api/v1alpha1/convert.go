@@ -17,7 +17,7 @@ func (a AiAgent) Agent() harness.Agent {
 		agent.Model = harness.ModelSpec{Provider: m.Provider, Name: m.Name, MaxTokens: or(m.MaxTokens, defaultMaxTokens), Temperature: m.Temperature}
 	}
 	agent.Approvals, agent.Guardrails = a.Spec.Approvals.spec(), a.Spec.Guardrails.spec()
-	agent.MCPServers = a.Spec.MCPServers.spec()
+	agent.MCPServers, agent.Peers = a.Spec.MCPServers.spec(), a.Spec.A2A.peers()
 	return agent
 }
 

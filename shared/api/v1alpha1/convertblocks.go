@@ -9,14 +9,33 @@ func (b *MCPServers) spec() []harness.MCPServer {
 	}
 	var servers []harness.MCPServer
 	for _, s := range b.Servers {
-		spec := harness.MCPServer{
+		servers = append(servers, harness.MCPServer{
 			Name: string(s.Name), URL: string(s.URL), Headers: s.HeadersSecretRef.ref(), AllowedTools: s.AllowedTools,
-			Approvals: s.Approvals, AlwaysAsk: s.AlwaysAsk, NeverAsk: s.NeverAsk, TimeoutSeconds: or(s.TimeoutSeconds, 0),
-		}
-		if spec.Approvals == harness.RemoteAsAgent { // the default
-			spec.Approvals = ""
-		}
-		servers = append(servers, spec)
+			Approvals: remotePolicy(s.Approvals), AlwaysAsk: s.AlwaysAsk, NeverAsk: s.NeverAsk, TimeoutSeconds: or(s.TimeoutSeconds, 0),
+		})
 	}
 	return servers
+}
+
+// peers are none where the block is off or absent.
+func (b *A2A) peers() []harness.Peer {
+	if b == nil || !or(b.Enabled, true) {
+		return nil
+	}
+	var peers []harness.Peer
+	for _, p := range b.Peers {
+		peers = append(peers, harness.Peer{
+			Name: string(p.Name), URL: string(p.URL), Description: p.Description, Headers: p.HeadersSecretRef.ref(),
+			Approvals: remotePolicy(p.Approvals), TimeoutSeconds: or(p.TimeoutSeconds, 0),
+		})
+	}
+	return peers
+}
+
+// remotePolicy leaves the default out.
+func remotePolicy(p harness.RemotePolicy) harness.RemotePolicy {
+	if p == harness.RemoteAsAgent {
+		return ""
+	}
+	return p
 }

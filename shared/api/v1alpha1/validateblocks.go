@@ -45,13 +45,10 @@ func (c *check) blocks(s Spec) {
 			c.endpoint(path, server.URL, server.HeadersSecretRef)
 			c.texts(path+".allowedTools", server.AllowedTools, 256, 128, theirNames)
 			c.toolApprovals(path, server)
-			c.between(path+".timeoutSeconds", server.TimeoutSeconds, 1, int(harness.MaxMCPTimeout.Seconds()))
+			c.between(path+".timeoutSeconds", server.TimeoutSeconds, 1, int(harness.MaxRemoteTimeout.Seconds()))
 		}
 	}
 	if b := s.A2A; b != nil {
-		if len(b.Peers) > 0 {
-			c.later("spec.a2a.peers", b.Enabled)
-		}
 		c.few("spec.a2a.peers", len(b.Peers), 32)
 		seen := names{}
 		for i, peer := range b.Peers {
@@ -59,7 +56,8 @@ func (c *check) blocks(s Spec) {
 			c.once(path+".name", peer.Name, "of the peer", seen)
 			c.endpoint(path, peer.URL, peer.HeadersSecretRef)
 			c.length(path+".description", peer.Description, 1024, "say it shorter")
-			c.between(path+".timeoutSeconds", peer.TimeoutSeconds, 1, 86400)
+			c.remotePolicy(path+".approvals", peer.Approvals)
+			c.between(path+".timeoutSeconds", peer.TimeoutSeconds, 1, int(harness.MaxRemoteTimeout.Seconds()))
 		}
 	}
 }
@@ -69,11 +67,7 @@ const theirNames = "use the names that the server gives its tools"
 // toolApprovals checks that each tool of a server has one policy, and only tools
 // that the agent has.
 func (c *check) toolApprovals(path string, s MCPServer) {
-	switch s.Approvals {
-	case "", harness.RemoteAsAgent, harness.RemoteAlways, harness.RemoteNever:
-	default:
-		c.fail(path+".approvals", fmt.Sprintf("is %q", s.Approvals), "use asAgent, always or never")
-	}
+	c.remotePolicy(path+".approvals", s.Approvals)
 	c.texts(path+".alwaysAsk", s.AlwaysAsk, 256, 128, theirNames)
 	c.texts(path+".neverAsk", s.NeverAsk, 256, 128, theirNames)
 	for i, tool := range s.NeverAsk {
@@ -90,6 +84,14 @@ func (c *check) toolApprovals(path string, s MCPServer) {
 				c.fail(fmt.Sprintf("%s.%s[%d]", path, list.name, i), fmt.Sprintf("is %q, which allowedTools does not list", tool), "add it there, or remove it here")
 			}
 		}
+	}
+}
+
+func (c *check) remotePolicy(path string, p harness.RemotePolicy) {
+	switch p {
+	case "", harness.RemoteAsAgent, harness.RemoteAlways, harness.RemoteNever:
+	default:
+		c.fail(path, fmt.Sprintf("is %q", p), "use asAgent, always or never")
 	}
 }
 

@@ -14,8 +14,8 @@ type CheckStore interface {
 	StoreSecretChecks(ctx context.Context, function string, checks []harness.SecretCheck) (changed int, err error)
 }
 
-// Checks finds out whether the Secrets that agents name for their servers can be
-// used, and stores that for their status: all agents every time, so that one run
+// Checks finds out whether the Secrets that agents name for their servers and peers
+// can be used, and stores that for their status: all agents every time, so that one run
 // that was missed is made up for by the next.
 type Checks struct {
 	Store   CheckStore
@@ -32,11 +32,8 @@ func (c Checks) AgentStatusChanged(ctx context.Context, _ event.Event) error {
 	}
 	var checks []harness.SecretCheck
 	for _, agent := range agents {
-		for _, server := range agent.MCPServers {
-			if server.Headers == (harness.SecretRef{}) {
-				continue
-			}
-			check, err := c.Secrets.Check(ctx, agent.Name, server.Headers)
+		for _, ref := range agent.ServerSecrets() {
+			check, err := c.Secrets.Check(ctx, agent.Name, ref)
 			if err != nil {
 				return err
 			}

@@ -41,14 +41,6 @@ type list struct {
 // list asks a server for its tools. The error's message says why there are none,
 // in words of our own.
 func (s *Servers) list(ctx context.Context, agent harness.AgentName, server harness.MCPServer) (list, error) {
-	select {
-	case s.listing <- struct{}{}:
-		defer func() { <-s.listing }()
-	case <-ctx.Done():
-		return list{}, harness.Wrap(harness.Unavailable, context.Cause(ctx), "other servers took all the time that there is for lists")
-	}
-	ctx, cancel := context.WithTimeoutCause(ctx, s.ListTime, fmt.Errorf("list deadline of %s", s.ListTime))
-	defer cancel()
 	w, err := s.open(ctx, agent, server, maxPageBytes)
 	if err != nil {
 		return list{}, err

@@ -64,7 +64,7 @@ func TestWhenAServerIsAsked(t *testing.T) {
 	turn()
 	turn()
 	w.same("lists while fresh", fmt.Sprint(f.listed()), "1")
-	w.exec(`UPDATE mcp_servers SET tried_at = now() - interval '11 minutes'`)
+	w.exec(`UPDATE remote_servers SET tried_at = now() - interval '11 minutes'`)
 	turn()
 	w.same("lists once stale", fmt.Sprint(f.listed()), "2")
 	w.change(func(a *harness.Agent) { a.SystemPrompt = "Another." })
@@ -75,20 +75,20 @@ func TestWhenAServerIsAsked(t *testing.T) {
 	w.same("lists of others", fmt.Sprint(f.listed())+fmt.Sprint(w.offered()), "3[]")
 	w.change(func(a *harness.Agent) { a.MCPServers[0].AllowedTools = nil })
 	turn()
-	w.exec(`UPDATE mcp_servers SET tools = '{"of": "another release"}'`)
+	w.exec(`UPDATE remote_servers SET offered = '{"of": "another release"}'`)
 	turn()
 	w.same("a list that cannot be read", fmt.Sprint(f.listed())+fmt.Sprint(w.offered()), "5[far__echo]")
 	f.CloseClientConnections()
 	f.Close()
-	w.exec(`UPDATE mcp_servers SET tried_at = now() - interval '11 minutes'`)
+	w.exec(`UPDATE remote_servers SET tried_at = now() - interval '11 minutes'`)
 	turn()
 	w.same("offered while down", fmt.Sprint(w.offered()), "[far__echo]")
-	tried := w.text(`SELECT tried_at::text FROM mcp_servers WHERE reason <> '' AND listed_at < tried_at`)
+	tried := w.text(`SELECT tried_at::text FROM remote_servers WHERE reason <> '' AND listed_at < tried_at`)
 	turn()
-	w.same("not asked at once again", w.text(`SELECT tried_at::text FROM mcp_servers`), tried)
-	w.exec(`UPDATE mcp_servers SET tried_at = now() - interval '31 seconds'`)
+	w.same("not asked at once again", w.text(`SELECT tried_at::text FROM remote_servers`), tried)
+	w.exec(`UPDATE remote_servers SET tried_at = now() - interval '31 seconds'`)
 	turn()
-	w.same("asked again later", w.text(`SELECT (tried_at > now() - interval '20 seconds')::text FROM mcp_servers`), "true")
+	w.same("asked again later", w.text(`SELECT (tried_at > now() - interval '20 seconds')::text FROM remote_servers`), "true")
 	w.uses("far__echo", said{"x"})
 	turn()
 	w.says("a call of it", w.result(), "FAILED: Not run: the MCP server far cannot be used now: it cannot be reached")
@@ -134,7 +134,7 @@ func TestServersThatCannotBeUsed(t *testing.T) {
 			w.until("IDLE")
 			w.same("the turn", w.text(`SELECT text FROM messages WHERE direction = 'OUTBOUND'`), "no more")
 			w.says("the model", w.asked[0].System, "The tools of the MCP server far cannot be used now: ", c.want)
-			w.says("the row", w.text(`SELECT reason FROM mcp_servers`), c.want)
+			w.says("the row", w.text(`SELECT reason FROM remote_servers`), c.want)
 			w.says("the log", w.text(`SELECT string_agg(message, ' ') FROM agent_execution_logs`), c.want)
 			w.same("offered", fmt.Sprint(w.offered()), "[]")
 		})
@@ -150,7 +150,7 @@ func TestPrivateAddresses(t *testing.T) {
 		w.build(mcp.Options{})
 		w.say("go")
 		w.until("IDLE")
-		w.says("the row", w.text(`SELECT reason FROM mcp_servers`), "the address is not public")
+		w.says("the row", w.text(`SELECT reason FROM remote_servers`), "the address is not public")
 	}
 	if len(f.auths) != 0 {
 		t.Fatal("the server was asked")
@@ -274,7 +274,7 @@ func TestTheMemoryOfALargeAnswer(t *testing.T) {
 	if grown := after.TotalAlloc - before.TotalAlloc; grown > 40<<20 { // two lists are tried for: four MiB each, grown by doubling
 		t.Fatalf("%d MiB were allocated for an answer of 50 MB", grown>>20)
 	}
-	w.says("the row", w.text(`SELECT reason FROM mcp_servers`), "longer than 4 MiB")
+	w.says("the row", w.text(`SELECT reason FROM remote_servers`), "longer than 4 MiB")
 }
 
 func TestHowCallsEnd(t *testing.T) {
@@ -401,7 +401,7 @@ func TestTheBlockIsSwitchedOff(t *testing.T) {
 	w.wake()
 	w.same("the call", w.result(), "PENDING: ")
 	w.change(func(a *harness.Agent) { a.MCPServers = nil })
-	w.exec(`UPDATE mcp_servers SET tried_at = now() - interval '1 hour'`)
+	w.exec(`UPDATE remote_servers SET tried_at = now() - interval '1 hour'`)
 	w.until("IDLE")
 	w.same("result", w.result(), "FAILED: Not run: the agent does not have this tool any more.")
 	if f.called("echo") != 0 || f.listed() != 1 || len(w.offered()) != 0 {
@@ -416,15 +416,21 @@ func TestSecretsOfServersAreChecked(t *testing.T) {
 		harness.MCPServer{Name: "a", URL: "https://a.example", Headers: harness.SecretRef{Name: "mcp", Key: "headers"}},
 		harness.MCPServer{Name: "b", URL: "https://b.example", Headers: harness.SecretRef{Name: "mcp", Key: "none"}},
 		harness.MCPServer{Name: "c", URL: "https://c.example"})
+	w.change(func(a *harness.Agent) {
+		a.Peers = []harness.Peer{
+			{Name: "d", URL: "https://d.example", Headers: harness.SecretRef{Name: "mcp", Key: "peer"}},
+			{Name: "e", URL: "https://e.example", Headers: harness.SecretRef{Name: "mcp", Key: "headers"}}, // as a
+		}
+	})
 	checks := mcp.Checks{Store: w.store, Secrets: w.servers.Secrets}
 	for range 2 {
 		if err := checks.AgentStatusChanged(t.Context(), event.Event{}); err != nil {
 			t.Fatal(err)
 		}
 		w.same("rows", w.text(`SELECT string_agg(concat_ws(' ', function_name, agent_name, secret_key, state), ', ' ORDER BY secret_key) FROM secret_checks`),
-			"agent-step coder headers AVAILABLE, agent-step coder none NOT_FOUND")
+			"agent-step coder headers AVAILABLE, agent-step coder none NOT_FOUND, agent-step coder peer NOT_FOUND")
 	}
-	w.change(func(a *harness.Agent) { a.MCPServers = nil })
+	w.change(func(a *harness.Agent) { a.MCPServers, a.Peers = nil, nil })
 	if err := checks.AgentStatusChanged(t.Context(), event.Event{}); err != nil {
 		t.Fatal(err)
 	}
