@@ -49,6 +49,7 @@ type Agent struct {
 	Guardrails *Guardrails   `json:"guardrails,omitempty"` // nil: nothing is judged
 
 	MCPServers []MCPServer `json:"mcpServers,omitempty"`
+	Skills     []Skill     `json:"skills,omitempty"`
 }
 
 // ModelSpec says which model thinks. An empty provider or name means the
