@@ -112,15 +112,6 @@ func TestImagesOfThePlatform(t *testing.T) {
 // A block that this release does not obey is refused, never ignored, unless it
 // is switched off; then what it says is still checked.
 func TestBlocksOfLaterReleases(t *testing.T) {
-	for _, block := range []string{"skills"} {
-		for text, want := range map[string]bool{"{}": true, "{enabled: true}": true, "{enabled: false}": false, "null": false} {
-			problems := read(t, head+"spec:\n  "+block+": "+text+"\n").Validate(v1alpha1.DefaultLimits())
-			says := "document 1, line 6: spec." + block + " is not in this release yet: set enabled: false or remove it"
-			if want && (len(problems) != 1 || problems[0].String() != says) || !want && len(problems) > 0 {
-				t.Errorf("%s: %s: %v", block, text, problems)
-			}
-		}
-	}
 	for text, want := range map[string]bool{"{}": false, "{enabled: true}": false, "{peers: [{name: b, url: 'https://b.example.com'}]}": true, "{enabled: false, peers: [{name: b, url: 'https://b.example.com'}]}": false} {
 		problems := read(t, head+"spec:\n  a2a: "+text+"\n").Validate(v1alpha1.DefaultLimits())
 		if want && (len(problems) != 1 || problems[0].Path != "spec.a2a.peers") || !want && len(problems) > 0 {
