@@ -87,6 +87,9 @@ func (s Skills) Call(ctx context.Context, c *postgres.Claim, call step.RemoteCal
 	}
 	skill := c.Agent.Skills[at]
 	loaded, err := s.Store.LoadSkill(ctx, c, skill)
+	if harness.KindOf(err) == harness.NotFound { // of a database that was put together by hand
+		return failed(fmt.Sprintf("The skill %s cannot be loaded: what it holds is not stored.", skill.Name))
+	}
 	if err != nil {
 		return failed(fmt.Sprintf("The skill %s cannot be loaded now: %s.", skill.Name, harness.MessageOf(err)))
 	}
