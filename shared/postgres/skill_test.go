@@ -88,7 +88,7 @@ func TestLoadedSkillsComeToSandboxes(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	prepare(`INSERT INTO sandboxes (sandbox_id, sandbox_name, sandbox_uid, agent_name, session_id, state, spec, spec_digest, expires_at) SELECT id, id, id, 'coder', $1, CASE id WHEN 'sbx_2' THEN 'READY' ELSE 'GONE' END, '{}', 'd', now() FROM unnest(ARRAY['sbx_1', 'sbx_2']) id`, claim.ID)
+	prepare(`INSERT INTO sandboxes (sandbox_id, sandbox_name, sandbox_uid, agent_name, session_id, state, spec, spec_digest, expires_at, ended_at) SELECT id, id, id, 'coder', $1, CASE id WHEN 'sbx_2' THEN 'READY' ELSE 'GONE' END, '{}', 'd', now(), CASE id WHEN 'sbx_1' THEN now() END FROM unnest(ARRAY['sbx_1', 'sbx_2']) id`, claim.ID)
 	of := &postgres.ExecutionClaim{Session: claim.ID, Agent: "coder"}
 	lacks := func(sandbox harness.SandboxID, want string) {
 		t.Helper()

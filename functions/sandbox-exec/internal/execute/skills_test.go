@@ -28,7 +28,9 @@ func (w *world) ran(command string) string {
 	w.Helper()
 	e := w.ask("ses_a", command)
 	w.deliverTwice(e)
-	w.expect(e, "COMPLETED 0")
+	if got := query[string](w, `SELECT concat_ws(' ', state, exit_code) FROM executions WHERE execution_id = $1`, e.Payload.Execution); got != "COMPLETED 0" {
+		w.Errorf("%s: %s", command, got)
+	}
 	return w.printed(e, "stdout")
 }
 
