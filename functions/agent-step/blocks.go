@@ -7,6 +7,7 @@ import (
 	"tuluat.ai/harness/functions/agent-step/internal/guard"
 	"tuluat.ai/harness/functions/agent-step/internal/mcp"
 	"tuluat.ai/harness/functions/agent-step/internal/model"
+	"tuluat.ai/harness/functions/agent-step/internal/skill"
 	"tuluat.ai/harness/functions/agent-step/internal/step"
 	"tuluat.ai/harness/shared/function"
 	"tuluat.ai/harness/shared/postgres"
@@ -26,6 +27,7 @@ func addBlocks(o *step.Options, cfg config, store *postgres.Store, client *model
 	env.OnExit(peers.Close)
 	guards := guard.New(guard.Options{Model: client, Secrets: secrets, AllowPrivate: cfg.AllowPrivate, Known: cfg.secrets()})
 	env.OnExit(guards.Close)
-	o.Tools, o.Checks, o.Guard = []step.Tools{servers, peers}, mcp.Checks{Store: store, Secrets: secrets}, guards
+	// The name loadSkill is its own: no tool that comes later has it.
+	o.Tools, o.Checks, o.Guard = []step.Tools{skill.Skills{Store: store}, servers, peers}, mcp.Checks{Store: store, Secrets: secrets}, guards
 	return nil
 }

@@ -14,9 +14,10 @@ import (
 // agent is one AiAgent of a test, with one hook of its name.
 type agent struct {
 	name     string
-	key      harness.Secret // signs what goes through its hook
-	commands int            // that one message may have run
-	budget   string         // more of its budget, and of its spec behind that, as YAML
+	key      harness.Secret    // signs what goes through its hook
+	commands int               // that one message may have run
+	budget   string            // more of its budget, and of its spec behind that, as YAML
+	files    map[string]string // beside its YAML
 }
 
 func newAgents(n int) []agent {
@@ -74,6 +75,15 @@ spec:
 
 func writeAgents(dir string, agents []agent, callback string) error {
 	for _, a := range agents {
+		for name, text := range a.files {
+			path := filepath.Join(dir, name)
+			if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
+				return err
+			}
+			if err := os.WriteFile(path, []byte(text), 0o644); err != nil {
+				return err
+			}
+		}
 		if err := os.WriteFile(filepath.Join(dir, a.name+".yaml"), fmt.Appendf(nil, agentYAML, a.name, callback, a.commands, a.budget), 0o644); err != nil {
 			return err
 		}

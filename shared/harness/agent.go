@@ -50,6 +50,7 @@ type Agent struct {
 
 	MCPServers []MCPServer `json:"mcpServers,omitempty"`
 	Peers      []Peer      `json:"peers,omitempty"`
+	Skills     []Skill     `json:"skills,omitempty"`
 }
 
 // ModelSpec says which model thinks. An empty provider or name means the

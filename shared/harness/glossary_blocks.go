@@ -5,7 +5,7 @@ func blocks() []Word {
 	return []Word{
 		{Name: "skills", Meaning: "texts that the model looks up when it needs them", Key: "skills"},
 		{Name: "items", Meaning: "the entries of a block that are named after it", Key: "items"},
-		{Name: "configMapRef", Meaning: "a key of a ConfigMap", Key: "configMapRef"},
+		{Name: "configMapRef", Meaning: "a key of a ConfigMap, or without one all of it", Key: "configMapRef"},
 		{Name: "guardrails", Meaning: "checks of what comes in, of what is about to be done and of what goes out", Key: "guardrails"},
 		{Name: "guardrailInput", Meaning: "guardrails on what people write; of an approval, exactly what will run", Column: "input", Key: "input", Apart: "the block guardrails says the rest"},
 		{Name: "guardrailOutput", Meaning: "guardrails on what is answered, and their stage; of a visit, what expressions see of it", Key: "output", Apart: "the block guardrails, or the visit, says the rest"},

@@ -27,6 +27,8 @@ type AgentText struct {
 	// agent has no revision, whoever writes to it there is told why.
 	Channels   []harness.ChannelSpec
 	Generation int64 // of the resource; 0: the source is none
+
+	Skills []harness.SkillContent // what those of Agent hold, by their digests
 }
 
 // BrokenSource is a source that could not be read, or not to its end: agents it
@@ -168,6 +170,7 @@ func (w *agentWriter) agent(before, after agentRow) {
 		after.Name, after.Revision, after.Phase, after.Reason, after.digest, after.source, after.fresh, after.generation, after.sandboxDigest)
 	if after.Revision != before.Revision {
 		w.Queue(`INSERT INTO agent_revisions (agent_name, revision, spec) VALUES ($1, $2, $3)`, after.Name, after.Revision, after.spec)
+		w.skills(after.skills)
 	}
 	if before.AgentStatus != after.AgentStatus {
 		w.changed = append(w.changed, after)

@@ -21,9 +21,10 @@ type agentRow struct {
 	generation     int64  // of the resource; 0: there is none
 	sandboxDigest  string // of the sandbox of spec
 	createdAt      time.Time
-	spec           *harness.Agent        // of the revision in use; nil: none
-	channels       []harness.ChannelSpec // without a spec: where the refused text is answered
-	fresh          bool                  // comes into being, or comes back, now
+	spec           *harness.Agent         // of the revision in use; nil: none
+	channels       []harness.ChannelSpec  // without a spec: where the refused text is answered
+	fresh          bool                   // comes into being, or comes back, now
+	skills         []harness.SkillContent // of a new revision
 }
 
 // reach is every way to the agent.
@@ -117,7 +118,7 @@ func put(row agentRow, known bool, text AgentText) agentRow {
 	}
 	row.Phase = harness.AgentReady
 	if digest := agentDigest(text.Agent); row.Revision == 0 || row.digest != digest {
-		row.Revision, row.digest, row.spec = row.Revision+1, digest, text.Agent
+		row.Revision, row.digest, row.spec, row.skills = row.Revision+1, digest, text.Agent, text.Skills
 	}
 	row.sandboxDigest = text.Agent.Harness.Sandbox.Digest()
 	return row

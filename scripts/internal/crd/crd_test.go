@@ -67,7 +67,7 @@ const everything = agentHead + `spec:
   description: d
   systemPrompt: p
   model: {provider: openai, name: m, maxTokens: 5, temperature: 1.5}
-  skills: {enabled: false, items: [{name: s, description: d, text: t}, {name: c, configMapRef: {name: m, key: k}}]}
+  skills: {items: [{name: s, description: d, text: t}, {name: c, configMapRef: {name: m, key: k}}, {name: all, configMapRef: {name: m}}, {name: f, folder: skills/f}]}
   guardrails:
     input: [{name: p, type: PATTERN, action: redact, patterns: [secret]}, {name: l, type: LENGTH, maxBytes: 10}, {name: a, type: PATTERN, allow: ["^order [0-9]+$"], action: warn}, {name: c, type: CEL, rule: "text.size() > 10"}]
     toolCall: [{name: m, type: MODEL, prompt: judge it, model: {name: m}, tools: [executeShell], text: stop, timeoutSeconds: 5, onFailure: warn}]

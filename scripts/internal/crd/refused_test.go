@@ -126,9 +126,10 @@ var badAgents = map[string]refused{
 	"idle time of Go":        {channel(hook + ", idleTTL: +24h" + open_), "idleTTL in body should match", c0 + "idleTTL"},
 	"idle time as number":    {channel(hook + ", idleTTL: 60" + open_), "idleTTL in body must be of type string", c0 + "idleTTL"},
 
-	"skills on":                 {spec("skills: {}"), "", "spec.skills"},
-	"skill without text":        {spec("skills: {enabled: false, items: [{name: s}]}"), "a skill needs text or configMapRef: write one of them", "spec.skills.items[0]"},
-	"skill with both":           {spec("skills: {enabled: false, items: [{name: s, text: t, configMapRef: {name: m, key: k}}]}"), "a skill needs text or configMapRef", "spec.skills.items[0]"},
+	"skill without text":        {spec("skills: {enabled: false, items: [{name: s}]}"), "a skill needs text, configMapRef or folder: write one of them", "spec.skills.items[0]"},
+	"skill with both":           {spec("skills: {enabled: false, items: [{name: s, text: t, configMapRef: {name: m, key: k}}]}"), "a skill needs text, configMapRef or folder", "spec.skills.items[0]"},
+	"skill with two places":     {spec("skills: {items: [{name: s, folder: f, configMapRef: {name: m}}]}"), "a skill needs text, configMapRef or folder", "spec.skills.items[0]"},
+	"skill's folder":            {spec("skills: {items: [{name: s, folder: a/../b}]}"), "folder in body should match", "spec.skills.items[0].folder"},
 	"skill twice":               {spec("skills: {enabled: false, items: [{name: s, text: t}, {name: s, text: u}]}"), `spec.skills.items[1]: Duplicate value: {"name":"s"}`, "spec.skills.items[1].name"},
 	"skill's ConfigMap":         {spec("skills: {enabled: false, items: [{name: s, configMapRef: {name: M, key: k}}]}"), "configMapRef.name in body should match", "spec.skills.items[0].configMapRef.name"},
 	"guardrail type":            {spec("guardrails: {enabled: false, input: [{name: g, type: MAGIC}]}"), `type: Unsupported value: "MAGIC"`, "spec.guardrails.input[0].type"},

@@ -286,6 +286,7 @@ func TestRolesGiveTheLeast(t *testing.T) {
 		agents + " agent-status aiagents":                    {"get", "list"},
 		agents + " agent-status aiagents/status":             {"patch"},
 		agents + " agent-status aiworkflows":                 {"get", "list"},
+		agents + " agent-status configmaps":                  {"get"},
 		agents + " agent-status aiworkflows/status":          {"patch"},
 		agents + " management-api aiagents":                  {"create", "delete", "get", "list", "patch", "update"},
 		agents + " management-api aiworkflows":               {"create", "delete", "get", "list", "patch", "update"},

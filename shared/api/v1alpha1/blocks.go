@@ -2,8 +2,8 @@ package v1alpha1
 
 import "tuluat.ai/harness/shared/harness"
 
-// Skills are texts that the model knows by name and description and looks up
-// when it needs them.
+// Skills are instructions, with files or without, that the model knows by name
+// and description and loads when it needs them, by the tool loadSkill.
 type Skills struct {
 	// False switches the block off without losing what it says.
 	// +kubebuilder:default=true
@@ -15,32 +15,38 @@ type Skills struct {
 	Items []Skill `json:"items,omitempty"`
 }
 
-// Skill is one text. It is written here or kept in a ConfigMap.
+// Skill is a text SKILL.md and, where it is not written here, further files, which
+// are put into the sandbox at /workspace/skills/NAME when the skill is loaded.
+// SKILL.md may begin with YAML front matter that has name and description.
 //
-// +kubebuilder:validation:XValidation:rule="has(self.text) != has(self.configMapRef)",message="a skill needs text or configMapRef: write one of them"
+// +kubebuilder:validation:XValidation:rule="(has(self.text) ? 1 : 0) + (has(self.configMapRef) ? 1 : 0) + (has(self.folder) ? 1 : 0) == 1",message="a skill needs text, configMapRef or folder: write one of them"
 type Skill struct {
 	// What the model asks for it by.
 	Name Name `json:"name"`
-	// When to use it: all the model sees before it asks.
+	// When to use it: all the model sees before it asks. Without it, what the front matter of SKILL.md says.
 	// +kubebuilder:validation:MaxLength=1024
 	Description string `json:"description,omitempty"`
-	// The text itself.
+	// SKILL.md itself.
 	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=65536
 	Text string `json:"text,omitempty"`
-	// Where the text is kept.
+	// Of agents in a cluster: the ConfigMap that has it.
 	ConfigMapRef *ConfigMapRef `json:"configMapRef,omitempty"`
+	// Of agents kept as files: the folder that has it, below the folder of the agents, as in skills/csv. Names that begin with a dot are left out.
+	// +kubebuilder:validation:MaxLength=253
+	// +kubebuilder:validation:Pattern=`^[-_a-zA-Z0-9][-._a-zA-Z0-9]*(/[-_a-zA-Z0-9][-._a-zA-Z0-9]*)*$`
+	Folder string `json:"folder,omitempty"`
 }
 
-// ConfigMapRef names a key of a ConfigMap in the agents' namespace.
+// ConfigMapRef names a ConfigMap in the agents' namespace, or a key of it.
 type ConfigMapRef struct {
 	// The ConfigMap.
 	// +kubebuilder:validation:MaxLength=253
 	// +kubebuilder:validation:Pattern=`^[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?(\.[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?)*$`
 	Name string `json:"name"`
-	// The key in it.
+	// The key in it that holds SKILL.md. Without it, each key is a file, SKILL.md one of them; __ in a key stands for the slash of a folder.
 	// +kubebuilder:validation:Pattern=`^[-._a-zA-Z0-9]{1,253}$`
-	Key string `json:"key"`
+	Key string `json:"key,omitempty"`
 }
 
 // Guardrails check what comes in, what the agent is about to do, what that gave

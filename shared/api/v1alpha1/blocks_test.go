@@ -109,18 +109,8 @@ func TestImagesOfThePlatform(t *testing.T) {
 	}
 }
 
-// A block that this release does not obey is refused, never ignored, unless it
-// is switched off; then what it says is still checked.
-func TestBlocksOfLaterReleases(t *testing.T) {
-	for _, block := range []string{"skills"} {
-		for text, want := range map[string]bool{"{}": true, "{enabled: true}": true, "{enabled: false}": false, "null": false} {
-			problems := read(t, head+"spec:\n  "+block+": "+text+"\n").Validate(v1alpha1.DefaultLimits())
-			says := "document 1, line 6: spec." + block + " is not in this release yet: set enabled: false or remove it"
-			if want && (len(problems) != 1 || problems[0].String() != says) || !want && len(problems) > 0 {
-				t.Errorf("%s: %s: %v", block, text, problems)
-			}
-		}
-	}
+// What a block says is checked also where it is switched off.
+func TestABlockThatIsOffIsChecked(t *testing.T) {
 	d := read(t, head+"spec:\n  approvals: {enabled: false, polices: never, quorum: 3, reminders: [2h, soon]}\n")
 	want := []string{
 		"document 1, line 6: spec.approvals.polices is not a field: did you mean policy?",

@@ -15,19 +15,10 @@ const (
 	maxApprovalTimeout = 30 * 24 * time.Hour
 )
 
-// later refuses a block that this release would not obey: what an author asks
-// for and does not get is worse than being told.
-func (c *check) later(path string, enabled *bool) {
-	if or(enabled, true) {
-		c.fail(path, "is not in this release yet", "set enabled: false or remove it")
-	}
-}
-
 // blocks checks the blocks before the harness. What they say is checked even
 // where they are switched off.
 func (c *check) blocks(s Spec) {
 	if b := s.Skills; b != nil {
-		c.later("spec.skills", b.Enabled)
 		c.skills("spec.skills.items", b.Items)
 	}
 	if b := s.Guardrails; b != nil {
@@ -124,11 +115,24 @@ func (c *check) skills(path string, skills []Skill) {
 		c.once(at+".name", s.Name, "of the skill", seen)
 		c.length(at+".description", s.Description, 1024, "say only when to use it")
 		c.length(at+".text", s.Text, maxText, "split the skill, or keep its text in a ConfigMap")
-		if (s.Text != "") == (s.ConfigMapRef != nil) {
-			c.fail(at, "needs text or configMapRef", "write one of them")
+		sources := 0
+		for _, written := range []bool{s.Text != "", s.ConfigMapRef != nil, s.Folder != ""} {
+			if written {
+				sources++
+			}
 		}
-		if s.ConfigMapRef != nil {
-			c.key(at+".configMapRef", harness.SecretRef(*s.ConfigMapRef), "ConfigMap")
+		if sources != 1 {
+			c.fail(at, "needs text, configMapRef or folder", "write one of them")
+		}
+		if ref := s.ConfigMapRef; ref != nil {
+			key := ref.Key
+			if key == "" { // all of them
+				key = harness.SkillManifest
+			}
+			c.key(at+".configMapRef", harness.SecretRef{Name: ref.Name, Key: key}, "ConfigMap")
+		}
+		if s.Folder != "" && (len(s.Folder) > 253 || !folderName.MatchString(s.Folder)) {
+			c.fail(at+".folder", fmt.Sprintf("is %q", s.Folder), "name a folder below that of the agents, like skills/csv, without names that begin with a dot")
 		}
 	}
 }

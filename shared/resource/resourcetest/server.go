@@ -3,6 +3,7 @@
 package resourcetest
 
 import (
+	"encoding/base64"
 	"encoding/json"
 	"fmt"
 	"maps"
@@ -14,6 +15,7 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"unicode/utf8"
 )
 
 type object = map[string]any
@@ -38,15 +40,16 @@ type Server struct {
 	objects map[string]object // plural/name
 	patches []string          // plural/name of each status patch that was taken
 
-	Lists           int                  // answered
-	Page            int                  // items a page has at most
-	Refuse          int                  // status of every answer, if not 0
-	RefuseWorkflows int                  // of every answer about workflows
-	RefuseWrites    int                  // of every answer to a write
-	Expired         bool                 // the next continuation is not kept any more
-	Instead         string               // continuation that is given for one that is not kept
-	Before          func(*http.Request)  // before an answer, under no lock
-	Causes          func(object) []Cause // against a resource that is written; nil: none
+	Lists            int                  // answered
+	Page             int                  // items a page has at most
+	Refuse           int                  // status of every answer, if not 0
+	RefuseWorkflows  int                  // of every answer about workflows
+	RefuseConfigMaps int                  // of every answer about ConfigMaps
+	RefuseWrites     int                  // of every answer to a write
+	Expired          bool                 // the next continuation is not kept any more
+	Instead          string               // continuation that is given for one that is not kept
+	Before           func(*http.Request)  // before an answer, under no lock
+	Causes           func(object) []Cause // against a resource that is written; nil: none
 }
 
 // New starts a server that ends with the test.
@@ -94,6 +97,21 @@ func (s *Server) stored(name string, o object, changed bool) {
 		meta["generation"] = meta["generation"].(float64) + 1
 	}
 	s.objects[name] = o
+}
+
+// PutConfigMap makes the ConfigMap hold data; what is no UTF-8 becomes binaryData.
+func (s *Server) PutConfigMap(name string, data map[string]string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	texts, binary := object{}, object{}
+	for key, value := range data {
+		if utf8.ValidString(value) {
+			texts[key] = value
+		} else {
+			binary[key] = base64.StdEncoding.EncodeToString([]byte(value))
+		}
+	}
+	s.objects["configmaps/"+name] = object{"apiVersion": "v1", "kind": "ConfigMap", "metadata": object{"name": name, "namespace": "agents"}, "data": texts, "binaryData": binary}
 }
 
 // Remove removes a resource.
@@ -147,10 +165,15 @@ func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	path, ok := strings.CutPrefix(r.URL.Path, "/apis/tuluat.ai/v1alpha1/namespaces/agents/")
+	if _, core := strings.CutPrefix(r.URL.Path, "/api/v1/namespaces/agents/configmaps/"); core {
+		path, ok = strings.CutPrefix(r.URL.Path, "/api/v1/namespaces/agents/")
+	}
 	plural, name, named := strings.Cut(path, "/")
 	switch {
 	case !ok || s.Refuse != 0:
 		answer(w, max(s.Refuse, http.StatusNotFound), nil)
+	case s.RefuseConfigMaps != 0 && plural == "configmaps":
+		answer(w, s.RefuseConfigMaps, nil)
 	case s.RefuseWorkflows != 0 && plural == "aiworkflows":
 		answer(w, s.RefuseWorkflows, nil)
 	case s.RefuseWrites != 0 && r.Method != http.MethodGet:

@@ -38,6 +38,7 @@ func (c *Cluster) Read(ctx context.Context) (status.Found, error) {
 		return status.Found{}, err
 	}
 	var found status.Found
+	skills := c.skills(ctx)
 	for _, kind := range []string{v1alpha1.KindAgent, v1alpha1.KindWorkflow} {
 		items, err := c.resources.All(ctx, kind)
 		if err != nil && kind == v1alpha1.KindWorkflow {
@@ -48,14 +49,14 @@ func (c *Cluster) Read(ctx context.Context) (status.Found, error) {
 			return status.Found{}, err
 		}
 		for _, item := range items {
-			add(&found, item, c.resources.Namespace, limits)
+			add(&found, item, c.resources.Namespace, limits, skills)
 		}
 	}
 	return found, nil
 }
 
 // add adds one resource to what was found.
-func add(found *status.Found, r resource.Resource, namespace string, limits v1alpha1.Limits) {
+func add(found *status.Found, r resource.Resource, namespace string, limits v1alpha1.Limits, skills v1alpha1.SkillFiles) {
 	shown := show(r)
 	document, problems := resource.Read(r, limits)
 	if r.Kind == v1alpha1.KindWorkflow {
@@ -69,7 +70,7 @@ func add(found *status.Found, r resource.Resource, namespace string, limits v1al
 		return
 	}
 	document.Agent.Metadata.Name = r.Name // also where nothing could be read
-	text := status.Text(document, problems, namespace+"/"+r.Name, "", limits)
+	text := status.Text(document, problems, namespace+"/"+r.Name, "", limits, skills)
 	text.Generation = r.Generation
 	found.Texts, found.Resources = append(found.Texts, text), append(found.Resources, shown)
 }

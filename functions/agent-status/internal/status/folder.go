@@ -44,14 +44,14 @@ func (f Folder) Read(context.Context) (Found, error) {
 	var found Found
 	for _, entry := range entries {
 		if name := entry.Name(); !strings.HasPrefix(name, ".") && slices.Contains([]string{".yaml", ".yml", ".json"}, filepath.Ext(name)) {
-			found.file(filepath.Join(f.Path, name), name, f.Limits)
+			found.file(filepath.Join(f.Path, name), name, f.Limits, f.skill)
 		}
 	}
 	return found, nil
 }
 
 // file adds what one file says.
-func (f *Found) file(path, name string, limits v1alpha1.Limits) {
+func (f *Found) file(path, name string, limits v1alpha1.Limits, skills v1alpha1.SkillFiles) {
 	text, err := readFile(path)
 	if err != nil { // perhaps it is just being replaced: its agents stay as they are
 		f.broken(name, "", fmt.Sprintf("%s cannot be read: %v", name, err))
@@ -66,11 +66,11 @@ func (f *Found) file(path, name string, limits v1alpha1.Limits) {
 		f.broken(name, name+": "+harness.MessageOf(err), name+": "+harness.MessageOf(err))
 	}
 	for _, d := range documents {
-		f.document(name, d, limits)
+		f.document(name, d, limits, skills)
 	}
 }
 
-func (f *Found) document(file string, d v1alpha1.Document, limits v1alpha1.Limits) {
+func (f *Found) document(file string, d v1alpha1.Document, limits v1alpha1.Limits, skills v1alpha1.SkillFiles) {
 	problems := d.Validate(limits)
 	if slices.ContainsFunc(problems, unnamed) {
 		// No agent to put the blame on, so those the file defined before keep
@@ -82,7 +82,7 @@ func (f *Found) document(file string, d v1alpha1.Document, limits v1alpha1.Limit
 		f.Workflows = append(f.Workflows, WorkflowText(d, problems, file, file+": "))
 		return
 	}
-	f.Texts = append(f.Texts, Text(d, problems, file, file+": ", limits))
+	f.Texts = append(f.Texts, Text(d, problems, file, file+": ", limits, skills))
 }
 
 // WorkflowText is what a document that names its workflow says of it. prefix goes
@@ -98,10 +98,14 @@ func WorkflowText(d v1alpha1.Document, problems v1alpha1.Problems, source, prefi
 	return text
 }
 
-// Text is what a document that names its agent says of it. prefix goes before
-// what is wrong with it.
-func Text(d v1alpha1.Document, problems v1alpha1.Problems, source, prefix string, limits v1alpha1.Limits) postgres.AgentText {
+// Text is what a document that names its agent says of it, and what its skills
+// hold, which read reads. prefix goes before what is wrong with it.
+func Text(d v1alpha1.Document, problems v1alpha1.Problems, source, prefix string, limits v1alpha1.Limits, read v1alpha1.SkillFiles) postgres.AgentText {
 	agent := d.Agent.Agent()
+	var skills []harness.SkillContent
+	if len(problems) == 0 {
+		agent.Skills, skills, problems = d.Skills(read)
+	}
 	for i, c := range agent.Harness.Channels {
 		if c.Type == harness.ChannelWhatsApp && c.Account == "" {
 			agent.Harness.Channels[i].Account = limits.PhoneNumberID
@@ -109,7 +113,7 @@ func Text(d v1alpha1.Document, problems v1alpha1.Problems, source, prefix string
 	}
 	text := postgres.AgentText{Name: agent.Name, Source: source}
 	if len(problems) == 0 {
-		text.Agent = &agent
+		text.Agent, text.Skills = &agent, skills
 		return text
 	}
 	text.Reason = prefix + problems.Error()

@@ -97,9 +97,12 @@ func TestSamplesBecomeAgents(t *testing.T) {
 		}
 		r.write(filepath.Base(sample), string(text))
 	}
+	if err := os.CopyFS(filepath.Join(r.dir, "skills"), os.DirFS("../../../../config/samples/skills")); err != nil {
+		t.Fatal(err)
+	}
 	r.deliver()
 	got, _ := r.agents()
-	if diff := cmp.Diff([]string{"careful-shell READY", "plain-chat READY", "python-coder READY", "shell-helper READY", "tool-user READY"}, got); diff != "" {
+	if diff := cmp.Diff([]string{"careful-shell READY", "plain-chat READY", "python-coder READY", "shell-helper READY", "skill-user READY", "tool-user READY"}, got); diff != "" {
 		t.Error(diff)
 	}
 	accepted, _, err := r.store.Accept(context.Background(), harness.ChannelWebhook, postgres.Inbound{Arrivals: []postgres.Arrival{{

@@ -53,6 +53,10 @@ type Store interface {
 	LackingFiles(ctx context.Context, c *postgres.ExecutionClaim, id harness.SandboxID) ([]postgres.LackingFile, error)
 	PlaceFile(ctx context.Context, id harness.SandboxID, file harness.AttachmentID) error
 	StoreMadeFiles(ctx context.Context, c *postgres.ExecutionClaim, files []postgres.MadeFile) error
+
+	LackingSkills(ctx context.Context, c *postgres.ExecutionClaim, id harness.SandboxID) ([]postgres.LackingSkill, error)
+	SkillFiles(ctx context.Context, digest string) ([]harness.SkillFile, error)
+	PlaceSkill(ctx context.Context, id harness.SandboxID, skill postgres.LackingSkill) error
 }
 
 // Objects is where the files of conversations are kept. *archive.Store is one.

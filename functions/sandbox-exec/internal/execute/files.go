@@ -37,8 +37,9 @@ var wait = postgres.MediaWait{Look: 20 * time.Second, Patience: 90 * time.Second
 // delivery is what became of files that were to be brought in, for the words
 // about those that were not.
 type delivery struct {
-	to  harness.SandboxID // done
-	why map[harness.AttachmentID]string
+	to     harness.SandboxID // done
+	why    map[harness.AttachmentID]string
+	skills list // files of skills
 }
 
 // await asks for files of the conversation that nobody has needed yet, and
@@ -55,11 +56,18 @@ func (x *Executor) await(ctx context.Context, claim *postgres.ExecutionClaim) (w
 	return waits, nil
 }
 
-// bring puts the files of the conversation that the sandbox lacks into it. What
-// cannot be brought is no reason not to run the command: it is told with the
-// result. ErrGone: the sandbox is. Any other error: try again.
+// bring puts the files of the conversation and of its skills that the sandbox lacks
+// into it. What cannot be brought is no reason not to run the command: it is told
+// with the result. ErrGone: the sandbox is. Any other error: try again.
 func (x *Executor) bring(ctx context.Context, claim *postgres.ExecutionClaim, sb sandbox.Sandbox, in *delivery) error {
-	if x.Objects == nil || in.to == sb.ID {
+	if in.to == sb.ID {
+		return nil
+	}
+	if err := x.bringSkills(ctx, claim, sb, in); err != nil {
+		return err
+	}
+	if x.Objects == nil {
+		in.to = sb.ID
 		return nil
 	}
 	files, err := x.Store.LackingFiles(ctx, claim, sb.ID)
@@ -148,7 +156,11 @@ func (x *Executor) files(ctx context.Context, claim *postgres.ExecutionClaim, sb
 	if err != nil {
 		return nil, err
 	}
-	return append(notes, x.missing(lacking, in)...), nil
+	notes = append(notes, x.missing(lacking, in)...)
+	if in != nil && in.skills.named > 0 {
+		notes = append(notes, "files of skills are not in the workspace: "+in.skills.text())
+	}
+	return notes, nil
 }
 
 // missing names the files that came with the message being answered and that the

@@ -198,7 +198,7 @@ func (w *world) deliverTwice(e event.Event) []event.Event {
 func (w *world) dump() map[string][]string {
 	w.Helper()
 	all := map[string][]string{}
-	for _, table := range []string{"sessions", "executions", "execution_output", "sandboxes", "outbox", "agent_execution_logs", "attachments", "attachment_placements"} {
+	for _, table := range []string{"sessions", "executions", "execution_output", "sandboxes", "outbox", "agent_execution_logs", "attachments", "attachment_placements", "session_skills", "skill_placements"} {
 		var rows json.RawMessage
 		if err := w.store.Pool().QueryRow(context.Background(), `SELECT COALESCE(json_agg(t::text ORDER BY t::text), '[]') FROM `+table+` t`).Scan(&rows); err != nil {
 			w.Fatal(err)
