@@ -126,7 +126,7 @@ func TestRestartWhileApprovalsWait(t *testing.T) {
 		}
 		q.actors[0].acted = true
 	}
-	if left := w.awaitDecided(4 * time.Minute); left != "" {
+	if left := w.awaitDecided(10 * time.Minute); left != "" {
 		t.Errorf("the system did not come to rest: %s", left)
 	}
 	w.must(w.people.whatsapp.Settled(ctx))

@@ -299,7 +299,8 @@ func (w *world) tick(ctx context.Context) {
 }
 
 // age makes time pass faster for what waits to be announced again, which takes
-// half a minute and more by itself. Clocks and leases are left alone, and so is
+// half a minute and more by itself, or to be forgotten because a claim has crossed
+// it, which takes ten. Clocks and leases are left alone, and so is
 // what somebody has locked: they lock in an order of their own. While the database
 // is down nothing ages.
 func (w *world) age(ctx context.Context) {
@@ -307,7 +308,7 @@ func (w *world) age(ctx context.Context) {
 		return
 	}
 	for _, sql := range []string{
-		`UPDATE outbox SET due_at = due_at - $1::interval WHERE event_id IN (SELECT event_id FROM outbox FOR UPDATE SKIP LOCKED)`,
+		`UPDATE outbox SET due_at = due_at - $1::interval, created_at = created_at - $1::interval WHERE event_id IN (SELECT event_id FROM outbox FOR UPDATE SKIP LOCKED)`,
 		`UPDATE sessions SET due_at = due_at - $1::interval, announced_at = announced_at - $1::interval
 			WHERE session_id IN (SELECT session_id FROM sessions WHERE due_at IS NOT NULL AND lease_owner IS NULL FOR NO KEY UPDATE SKIP LOCKED)`,
 	} {
