@@ -193,7 +193,8 @@ func (w *world) warm(t *testing.T) {
 }
 
 // killedAgainAndAgain kills the bridge at no moment in particular until everything
-// is sent. How often that happens inside of an attempt is told.
+// is sent. How often that happens inside of an attempt is told. It lives a little
+// longer each time, so that a slow machine comes to an end, too.
 func (w *world) killedAgainAndAgain(t *testing.T) {
 	const workflows, decisions = 4, 10
 	var names []string
@@ -213,7 +214,7 @@ func (w *world) killedAgainAndAgain(t *testing.T) {
 		for _, name := range names {
 			deliveries.Go(func() { w.deliver(name) })
 		}
-		time.Sleep(rand.N(80 * time.Millisecond))
+		time.Sleep(rand.N(80*time.Millisecond + time.Duration(kills)*5*time.Millisecond))
 		w.kill()
 		deliveries.Wait()
 		kills++
