@@ -28,7 +28,7 @@ func TestASkillIsFoundLoadedAndRun(t *testing.T) {
 	wants := []string{
 		"no such file", // nothing is there before the skill is loaded
 		"Run scripts/greet.sh with the name.\n\nThe skill's files are in /workspace/skills/greeting when your next command runs (start a script by its interpreter, as in sh FILE):\n" + script,
-		"Hello, Ann, from a script\nexit code 0",
+		"stdout:\nHello, Ann, from a script",
 	}
 	for i, text := range []string{"run: sh " + script + " Ann || echo no such file", `use: loadSkill {"name": "greeting"}`, "run: sh " + script + " Ann"} {
 		messages = append(messages, message{id: chat + "-m" + string(rune('1'+i)), agent: *a, chat: chat, number: i + 1, text: text})

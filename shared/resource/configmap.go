@@ -21,9 +21,9 @@ func (c *Cluster) ConfigMap(ctx context.Context, name string) (map[string][]byte
 	if err != nil {
 		return nil, translate(err, what)
 	}
-	var read struct {
-		Data       map[string]string `json:"data"`
-		BinaryData map[string][]byte `json:"binaryData"`
+	var read struct { // its own names
+		Data       map[string]string
+		BinaryData map[string][]byte
 	}
 	if err := json.Unmarshal(body, &read); err != nil {
 		return nil, harness.Wrap(harness.Unavailable, err, what+": the API server's answer cannot be read")

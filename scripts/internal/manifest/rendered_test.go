@@ -260,7 +260,13 @@ func TestEveryFileIsListed(t *testing.T) {
 		}
 		all := slices.Concat(k.Resources, k.Components, k.Configurations)
 		for _, g := range k.ConfigMapGenerator {
-			all = append(all, g.Files...)
+			for _, file := range g.Files {
+				_, path, named := strings.Cut(file, "=") // KEY=FILE
+				if !named {
+					path = file
+				}
+				all = append(all, path)
+			}
 		}
 		for _, name := range all {
 			path := filepath.Join(filepath.Dir(file), name)
