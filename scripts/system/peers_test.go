@@ -57,7 +57,7 @@ func TestAgentsAskEachOther(t *testing.T) {
 	use(fmt.Sprintf(`{"text": "count", "context": %q}`, conversation), "You have sent 3 messages")
 	for sql, want := range map[string]int{
 		`SELECT count(*) FROM sessions`:                                    2,
-		`SELECT count(*) FROM executions WHERE state = 'SUCCEEDED'`:        1,
+		`SELECT count(*) FROM executions WHERE state = 'COMPLETED'`:        1,
 		`SELECT count(*) FROM executions`:                                  1,
 		`SELECT count(*) FROM tool_calls WHERE remote ->> 'block' = 'a2a'`: 4,
 	} {

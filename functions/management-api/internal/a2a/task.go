@@ -69,10 +69,13 @@ func (p *peer) look(ctx context.Context, id a2a.TaskID) (standing, error) {
 			state, text = a2a.TaskStateFailed, s.session.Reason
 		}
 	case s.session.State == harness.SessionAwaitingApproval:
-		if s.waiting, err = p.waiting(ctx, session); err != nil {
+		hidden := false
+		if s.waiting, hidden, err = p.waiting(ctx, session); err != nil {
 			return s, err
 		}
-		state, text = a2a.TaskStateInputRequired, question(s.waiting)
+		if hidden || len(s.waiting) > 0 { // once all is decided, the session goes on by itself
+			state, text = a2a.TaskStateInputRequired, question(s.waiting)
+		}
 	}
 	at := s.session.UpdatedAt
 	s.task.Status = a2a.TaskStatus{State: state, Timestamp: &at}
@@ -131,25 +134,25 @@ func (p *peer) messages(ctx context.Context, session harness.SessionID, id harne
 	return said, answers, nil
 }
 
-// waiting is what a session waits for. A caller who may not list approvals learns
-// only that it does.
-func (p *peer) waiting(ctx context.Context, session harness.SessionID) ([]view.Approval, error) {
+// waiting is what a session waits for. From a caller who may not list approvals it is
+// hidden: they learn only that it does.
+func (p *peer) waiting(ctx context.Context, session harness.SessionID) (open []view.Approval, hidden bool, err error) {
 	answer, err := loopback.Do(ctx, p.API, loopback.Request{
 		Method: http.MethodGet, Path: "/api/v1/approvals", Query: url.Values{"session": {string(session)}, "status": {string(harness.ApprovalPending)}}, Token: p.token,
 	})
 	switch {
 	case err != nil, answer.Status == http.StatusForbidden:
-		return nil, nil //nolint:nilerr // of a path that is ours: it cannot be
+		return nil, true, nil //nolint:nilerr // of a path that is ours: it cannot be
 	case !answer.OK():
-		return nil, refused(answer)
+		return nil, false, refused(answer)
 	}
 	var page struct {
 		Items []view.Approval `json:"items"`
 	}
 	if err := json.Unmarshal(answer.Body, &page); err != nil {
-		return nil, a2a.NewError(a2a.ErrInternalError, "the API's answer cannot be read")
+		return nil, false, a2a.NewError(a2a.ErrInternalError, "the API's answer cannot be read")
 	}
-	return page.Items, nil
+	return page.Items, false, nil
 }
 
 const howToDecide = `Send a message of this task with the text "approve" or "reject", and behind reject the reason if there is one; or a data part {"decision": "APPROVE" or "REJECT", "reason", "approval", "digest"}.`

@@ -156,8 +156,13 @@ func TestPeersTalkToAnAgent(t *testing.T) {
 	if _, err := viewer.SendMessage(ctx, &a2a.MessageSendParams{Message: text("hello")}); !errors.Is(err, a2a.ErrUnauthorized) {
 		t.Errorf("a viewer talks: %v", err)
 	}
-	if _, err := client.SendMessage(ctx, &a2a.MessageSendParams{Message: approve, Config: &a2a.MessageSendConfig{Blocking: &no}}); err != nil {
-		t.Errorf("approved: %v", err)
+	hidden, err := viewer.GetTask(ctx, &a2a.TaskQueryParams{ID: third.ID})
+	if err != nil || hidden.Status.State != a2a.TaskStateInputRequired {
+		t.Errorf("a viewer is told %+v, %v", hidden, err)
+	}
+	decided, err := client.SendMessage(ctx, &a2a.MessageSendParams{Message: approve, Config: &a2a.MessageSendConfig{Blocking: &no}})
+	if err != nil || decided.(*a2a.Task).Status.State != a2a.TaskStateWorking { // the session has not been woken yet
+		t.Errorf("approved: %+v, %v", decided, err)
 	}
 	if got := w.Query(`SELECT state || ' ' || decided_by FROM approvals WHERE approval_id = '` + string(id) + `'`); !strings.HasPrefix(got, "APPROVED ") {
 		t.Errorf("the approval is %s", got)
