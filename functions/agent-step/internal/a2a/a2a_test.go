@@ -7,6 +7,7 @@ import (
 	"net/http/httptest"
 	"regexp"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -248,10 +249,9 @@ func TestCallsThatGoWrong(t *testing.T) {
 			w := newWorld(t, peer)
 			w.say("go")
 			w.until("IDLE") // the card is kept
-			inner, sends := f.Config.Handler, 0
+			inner, sends := f.Config.Handler, atomic.Int64{}
 			f.Config.Handler = http.HandlerFunc(func(rw http.ResponseWriter, r *http.Request) {
-				sends++
-				if c.do != nil && sends == 1 {
+				if n := sends.Add(1); c.do != nil && n == 1 {
 					c.do(f, rw)
 					return
 				}
@@ -263,8 +263,8 @@ func TestCallsThatGoWrong(t *testing.T) {
 			}
 			w.says("result", w.asks("far__send", map[string]string{"text": "hello"}), c.want)
 			w.same("messages that arrived after it", fmt.Sprint(f.count("message/send")), "0")
-			if sends != c.sends && name != "without a look" {
-				t.Errorf("%d requests, want %d", sends, c.sends)
+			if got := int(sends.Load()); got != c.sends && name != "without a look" {
+				t.Errorf("%d requests, want %d", got, c.sends)
 			}
 			w.same("reply", w.text(`SELECT text FROM messages WHERE direction = 'OUTBOUND' ORDER BY created_at DESC LIMIT 1`), "Done.")
 		})
@@ -275,9 +275,9 @@ func TestCallsThatGoWrong(t *testing.T) {
 func TestALookThatFails(t *testing.T) {
 	f := serve(t, echo)
 	w := newWorld(t, f.peer())
-	inner, requests := f.Config.Handler, 0
+	inner, requests := f.Config.Handler, atomic.Int64{}
 	f.Config.Handler = http.HandlerFunc(func(rw http.ResponseWriter, r *http.Request) {
-		if requests++; requests == 3 { // card, message, look
+		if requests.Add(1) == 3 { // card, message, look
 			rw.WriteHeader(http.StatusBadGateway)
 			return
 		}
