@@ -43,7 +43,7 @@ test: ## run the tests with the race detector on a real Postgres; PKG= and ARGS=
 	@scripts/setup.sh test
 	@echo 'compiling with the race detector' >&2
 	@go list -tags local -f '{{if ne .Name "main"}}{{.ImportPath}}{{end}}' $(PKG) | CGO_ENABLED=1 xargs -r go build -v -race -tags local |& $(progress)
-	@CGO_ENABLED=1 go run ./scripts/testdb -- go test -race -tags local $(PKG) $(ARGS)
+	@CGO_ENABLED=1 go run ./scripts/testdb -- go test -race -timeout 30m -tags local $(PKG) $(ARGS)
 
 # A module of its own: what a Temporal server requires lifts no version under a
 # function. Without the race detector, with which the server would be compiled
