@@ -2,7 +2,6 @@ package api_test
 
 import (
 	"encoding/json"
-	"fmt"
 	"net/http"
 	"strings"
 	"testing"
@@ -171,7 +170,7 @@ func TestAssistantsAskWrongly(t *testing.T) {
 			t.Errorf("%s: %+v", method, p)
 		}
 	}
-	if a := w.do(request{method: http.MethodPost, path: "/mcp", body: fmt.Sprintf(`{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"run_command","arguments":{}}}`), header: map[string]string{"Accept": "application/json, text/event-stream"}}); !strings.Contains(a.body, `"error"`) {
+	if a := w.do(request{method: http.MethodPost, path: "/mcp", body: `{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"run_command","arguments":{}}}`, header: map[string]string{"Accept": "application/json, text/event-stream"}}); !strings.Contains(a.body, `"error"`) {
 		t.Errorf("a tool that is none: %s", a)
 	}
 }
