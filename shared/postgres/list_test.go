@@ -301,7 +301,7 @@ func TestTimeline(t *testing.T) {
 	if none, next, err := s.Timeline(ctx, "ses_none", view.Place{}, 5); err != nil || len(none) != 0 || next.ID != "" {
 		t.Errorf("%v, %v, %v", none, next, err)
 	}
-	for _, forged := range []string{"x", "1.2.3.4.5", "1.2.3.4.5.6.7", "1.2.3.4.5.x", "1.2.3.4.5.-6", "msg_1", "1.2.3.4.5.99999999999999999999"} {
+	for _, forged := range []string{"x", "1.2.3.4.5.6", "1.2.3.4.5.6.7.8", "1.2.3.4.5.6.x", "1.2.3.4.5.6.-7", "msg_1", "1.2.3.4.5.6.99999999999999999999"} {
 		_, _, err := s.Timeline(ctx, session, view.Place{ID: forged}, 5)
 		kindOf(t, err, harness.Invalid)
 	}
