@@ -1,12 +1,32 @@
 package secret
 
 import (
+	"context"
+	"fmt"
 	"net/http"
 	"slices"
 	"strings"
 
 	"tuluat.ai/harness/shared/harness"
 )
+
+// ReadHeaders returns the headers that ref holds for agent, none where it names
+// nothing. harness.Unavailable: they cannot be read now; harness.Invalid: they cannot
+// be used. The messages are for people.
+func ReadHeaders(ctx context.Context, from Source, agent harness.AgentName, ref harness.SecretRef) (http.Header, error) {
+	if ref == (harness.SecretRef{}) {
+		return http.Header{}, nil
+	}
+	values, err := from.Values(ctx, agent, ref)
+	if err != nil {
+		return nil, harness.Wrap(harness.Unavailable, err, "its headersSecretRef cannot be read now")
+	}
+	headers, err := Headers(values)
+	if err != nil {
+		return nil, harness.Wrap(harness.Invalid, err, fmt.Sprintf("its headersSecretRef (%s, key %s) cannot be used: %s", ref.Name, ref.Key, harness.MessageOf(err)))
+	}
+	return headers, nil
+}
 
 // Headers reads the headers of requests from the values of one key: one
 // "Name: value" a line. Of several values, while they are rotated, the newest

@@ -37,19 +37,11 @@ type wire struct {
 // open prepares requests to a peer. It reads the agent's headers and talks to no
 // peer. harness.Invalid: they cannot be used; its message is for people.
 func (p *Peers) open(ctx context.Context, agent harness.AgentName, peer harness.Peer) (*wire, error) {
-	w := &wire{http: p.http, peer: peer, headers: http.Header{}}
-	if peer.Headers == (harness.SecretRef{}) {
-		return w, nil
-	}
-	values, err := p.Secrets.Values(ctx, agent, peer.Headers)
+	headers, err := secret.ReadHeaders(ctx, p.Secrets, agent, peer.Headers)
 	if err != nil {
-		return nil, harness.Wrap(harness.Unavailable, err, "its headersSecretRef cannot be read now")
+		return nil, err
 	}
-	if w.headers, err = secret.Headers(values); err != nil {
-		return nil, harness.Wrap(harness.Invalid, err, fmt.Sprintf("its headersSecretRef (%s, key %s) cannot be used: %s", peer.Headers.Name, peer.Headers.Key, harness.MessageOf(err)))
-	}
-	w.secrets = secret.HeaderSecrets(w.headers)
-	return w, nil
+	return &wire{http: p.http, peer: peer, headers: headers, secrets: secret.HeaderSecrets(headers)}, nil
 }
 
 // do makes one request and returns the body of its answer, at most most bytes. The

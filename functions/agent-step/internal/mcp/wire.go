@@ -59,17 +59,11 @@ func (e statusError) Error() string { return fmt.Sprintf("the server answered %d
 // open prepares a session. It reads the agent's headers and talks to no server.
 // harness.Invalid: they cannot be used; its message is for people.
 func (s *Servers) open(ctx context.Context, agent harness.AgentName, server harness.MCPServer, most int64) (*wire, error) {
-	w := &wire{base: s.transport, server: server, most: most}
-	if server.Headers != (harness.SecretRef{}) {
-		values, err := s.Secrets.Values(ctx, agent, server.Headers)
-		if err != nil {
-			return nil, harness.Wrap(harness.Unavailable, err, "its headersSecretRef cannot be read now")
-		}
-		if w.headers, err = secret.Headers(values); err != nil {
-			return nil, harness.Wrap(harness.Invalid, err, fmt.Sprintf("its headersSecretRef (%s, key %s) cannot be used: %s", server.Headers.Name, server.Headers.Key, harness.MessageOf(err)))
-		}
-		w.secrets = secret.HeaderSecrets(w.headers)
+	headers, err := secret.ReadHeaders(ctx, s.Secrets, agent, server.Headers)
+	if err != nil {
+		return nil, err
 	}
+	w := &wire{base: s.transport, server: server, most: most, headers: headers, secrets: secret.HeaderSecrets(headers)}
 	w.life, w.end = context.WithCancel(context.WithoutCancel(ctx))
 	return w, nil
 }

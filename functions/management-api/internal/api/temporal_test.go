@@ -66,13 +66,14 @@ func TestASessionNamesATemporalWorkflow(t *testing.T) {
 		}
 	}
 	for temporal, pointer := range map[string]string{
-		`{}`:                                                 "#/temporal",
-		`{"workflowId":""}`:                                  "#/temporal/workflowId",
-		`{"workflowId":"a\u0007b"}`:                          "#/temporal/workflowId",
-		`{"workflowId":" a"}`:                                "#/temporal/workflowId",
-		`{"workflowId":"a","namespace":"b\n"}`:               "#/temporal/namespace",
-		`{"workflowId":"a","runId":"7"}`:                     "#/temporal/runId",
-		`{"workflowId":"a","runID":"7"}`:                     "#/temporal/runID",
+		`{}`:                                   "#/temporal",
+		`{"workflowId":""}`:                    "#/temporal/workflowId",
+		`{"workflowId":"a\u0007b"}`:            "#/temporal/workflowId",
+		`{"workflowId":" a"}`:                  "#/temporal/workflowId",
+		`{"workflowId":"a","namespace":"b\n"}`: "#/temporal/namespace",
+		`{"workflowId":"a","runId":"7"}`:       "#/temporal/runId",
+		`{"workflowId":"a","runID":"7"}`:       "#/temporal/runID",
+
 		`{"workflowId":"` + strings.Repeat("ä", 501) + `"}`:  "#/temporal/workflowId",
 		`{"workflowId":"` + strings.Repeat("a", 1001) + `"}`: "#/temporal/workflowId",
 	} {
