@@ -2,7 +2,8 @@
 // of rows and measures every list of the management API on it: at the first
 // page and at the 1,000th (or the last one there is), with each filter, as the
 // API's own store asks. Then it measures what the indexes of these lists cost a
-// turn and a log entry. It fails when a list's p99 is over its target.
+// turn and a log entry, and what the function itself holds while all lists are
+// read. It fails when a list's p99 is over its target, or the function grows.
 package main
 
 import (
@@ -32,6 +33,7 @@ type options struct {
 	turns    int           // of each measurement of what indexes cost
 	target   time.Duration // p99 of a page
 	only     string        // measure just the lists whose names begin so
+	rounds   int           // over all lists, in which the function may not grow
 	busy     bool          // judge by the server's time on the CPU
 	dir      string        // kept, and used again; empty: made and removed
 }
@@ -44,6 +46,7 @@ func main() {
 	flag.IntVar(&o.turns, "turns", 2000, "turns of each measurement of what indexes cost")
 	flag.DurationVar(&o.target, "target", 50*time.Millisecond, "the p99 that no page may be over")
 	flag.StringVar(&o.only, "only", "", "measure just the lists whose names begin so")
+	flag.IntVar(&o.rounds, "rounds", 5, "rounds over every list in which the function's memory is measured")
 	flag.BoolVar(&o.busy, "busy", false, "the machine does other things meanwhile: judge by the server's time on the CPU")
 	flag.StringVar(&o.dir, "dir", "", "where the server's folder is kept, with its rows, for another run")
 	flag.Parse()
@@ -89,6 +92,9 @@ func run(ctx context.Context, o options) (err error) {
 		return err
 	}
 	if err := costs(ctx, store, o); err != nil {
+		return err
+	}
+	if err := memory(ctx, store, pg.DSN(database), o); err != nil {
 		return err
 	}
 	if over > 0 {

@@ -74,8 +74,8 @@ SELECT c.execution_id, c.session_id, c.agent_name, c.lease_token, c.attempts, c.
        (SELECT COALESCE(max(start_byte + length(data)), 0) FROM execution_output o WHERE o.execution_id = c.execution_id AND o.stream = 'stderr'),
        ` + sandboxColumns + `
 FROM claimed c JOIN sessions n USING (session_id)
-LEFT JOIN sandboxes s ON CASE WHEN c.state = 'RUNNING' THEN s.sandbox_id = c.sandbox_id
-    ELSE s.session_id = c.session_id AND s.spec_digest = c.spec_digest AND s.state = 'READY' END`
+LEFT JOIN sandboxes s ON s.sandbox_id = CASE WHEN c.state = 'RUNNING' THEN c.sandbox_id
+    ELSE (SELECT r.sandbox_id FROM sandboxes r WHERE r.session_id = c.session_id AND r.spec_digest = c.spec_digest AND r.state = 'READY') END`
 
 // ClaimExecution takes the execution's lease and reads what is needed, in one
 // round trip. The announcement is deleted also when there is nothing to do: an

@@ -26,7 +26,7 @@ type LogFilter struct {
 // How many entries one call of ListLogs looks at: no index helps to find words,
 // and a page has its time. Those of one agent are far apart from each other.
 const (
-	logScan      = 10000
+	logScan      = 8000
 	logScanAgent = 1000
 )
 
@@ -111,14 +111,15 @@ func (w logScanOf) first(most string) string {
 
 // scanLogs returns up to limit of the first scan entries of a walk, of those that
 // match, which may have an argument of its own, and the place behind the last
-// entry that was looked at. It stops looking when it has them.
+// entry that was looked at. It stops looking when it has them: the number, the walk
+// and the page have one order, so that nothing is sorted.
 func (s *Store) scanLogs(ctx context.Context, w logScanOf, scan int, match string, arg []any, limit int) ([]view.LogEntry, view.Place, error) {
 	q := query{args: slices.Concat(w.args, arg)}
 	most := q.arg(scan)
 	entries := []view.LogEntry{}
 	var last view.Place
 	reached := false // the entry number scan: there may be more behind it
-	_, err := list(ctx, s, `SELECT `+logColumns+`, matches, n = `+most+` FROM (SELECT l.*, row_number() OVER () AS n, `+match+` AS matches FROM (`+w.first(most)+`) l) l
+	_, err := list(ctx, s, `SELECT `+logColumns+`, matches, n = `+most+` FROM (SELECT l.*, row_number() OVER (`+strings.TrimSpace(newestLog)+`) AS n, `+match+` AS matches FROM (`+w.first(most)+`) l) l
 		WHERE matches OR n = `+most+newestLog+` LIMIT `+q.arg(limit), q.args, func(row pgx.CollectableRow) (struct{}, error) {
 		var v view.LogEntry
 		var matches bool
