@@ -34,7 +34,7 @@ type GuardrailAction string
 const (
 	GuardrailBlock  GuardrailAction = "block"  // it goes no further
 	GuardrailRedact GuardrailAction = "redact" // what was found is blacked out
-	GuardrailAsk    GuardrailAction = "ask"    // a human is asked about the call
+	GuardrailAsk    GuardrailAction = "ask"    // a human is asked whether it goes on
 	GuardrailWarn   GuardrailAction = "warn"   // it is only noted
 )
 

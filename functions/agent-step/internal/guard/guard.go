@@ -257,3 +257,12 @@ func byDetectors(rail harness.Guardrail, v view) finding {
 	}
 	return f
 }
+
+// WithoutSecrets is text with what looks like a credential blacked out.
+func WithoutSecrets(text string) string {
+	var spans []guardrail.Span
+	for _, found := range guardrail.Detect(text, harness.GuardrailSecret, nil) {
+		spans = append(spans, found.Span)
+	}
+	return guardrail.Redact(text, spans)
+}
