@@ -24,13 +24,13 @@ func (s ApprovalSubject) Repeats() bool { return s.Budget == nil && s.Guardrail 
 // Amounts are as in Spending.Values.
 type BudgetQuestion struct {
 	Scope    BudgetScope `json:"scope"`
-	Kind     string      `json:"kind"`                // BudgetKind.Word
-	Limit    int64       `json:"limit"`               // that holds now, with what was granted before
-	Used     int64       `json:"used"`                // of it
-	Reserved int64       `json:"reserved"`            // of it, for what is under way
-	Amount   int64       `json:"amount"`              // that is granted on top
-	Subject  string      `json:"subject"`             // whose: of TURN the message, of SESSION the session, else as budgets of a day know it
-	Day      string      `json:"budgetDay,omitempty"` // of the scopes of a day, UTC
+	Kind     string      `json:"kind"`          // BudgetKind.Word
+	Limit    int64       `json:"limit"`         // that holds now, with what was granted before
+	Used     int64       `json:"used"`          // of it
+	Reserved int64       `json:"reserved"`      // of it, for what is under way
+	Amount   int64       `json:"amount"`        // that is granted on top
+	Subject  string      `json:"subject"`       // whose: of TURN the message, of SESSION the session, else as budgets of a day know it
+	Day      string      `json:"day,omitempty"` // of the scopes of a day, UTC
 }
 
 // GuardrailQuestion is a text that guardrails ask about.

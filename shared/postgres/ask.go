@@ -83,7 +83,7 @@ WITH used AS (
     RETURNING approval_id, input->'budget' AS b
 )
 INSERT INTO budget_grants (approval_id, scope, subject, day, kind, amount)
-SELECT approval_id, b->>'scope', b->>'subject', (b->>'budgetDay')::date, b->>'kind', (b->>'amount')::bigint FROM used`
+SELECT approval_id, b->>'scope', b->>'subject', (b->>'day')::date, b->>'kind', (b->>'amount')::bigint FROM used`
 
 // asked uses up what was decided of the turn's own questions.
 func (w *stepWriter) asked() {

@@ -10,6 +10,7 @@ import (
 	"testing"
 	"time"
 
+	"tuluat.ai/harness/functions/agent-step/internal/model"
 	"tuluat.ai/harness/functions/agent-step/internal/step"
 	"tuluat.ai/harness/shared/event"
 	"tuluat.ai/harness/shared/harness"
@@ -21,14 +22,18 @@ import (
 func limited(t *testing.T, change func(*harness.Agent), answers ...any) *bench {
 	t.Helper()
 	agent := coder()
-	agent.Model.Name, agent.Budget.OnOverrun = "m", harness.OverrunAsk
+	agent.Model.Name, agent.Budget = "m", harness.Budget{MaxSteps: 1000, MaxToolCalls: 1000, MaxTokens: 1_000_000, MaxSeconds: 3600, MaxExecutions: 1000, OnOverrun: harness.OverrunAsk}
 	change(&agent)
 	if answers == nil {
-		answers = looping(60)
+		for _, a := range looping(60) {
+			r := a.(model.Response)
+			r.Usage = model.Usage{InputTokens: 200, OutputTokens: 500}
+			answers = append(answers, r)
+		}
 	}
 	b := newBench(t, agent, answers...)
 	b.options.ContextTokens = 100_000
-	b.options.Prices = map[string]harness.Price{"m": {Input: 1_000_000, Output: 100_000_000}} // of 10 in and 5 out: 510 millionths
+	b.options.Prices = map[string]harness.Price{"m": {Input: 1_000_000, Output: 100_000_000}} // of 200 in and 500 out: 50200 millionths
 	b.step = step.New(b.options)
 	b.say("1", "go on for ever")
 	return b
@@ -57,8 +62,9 @@ func (b *bench) number(sql string, args ...any) int64 {
 	return n
 }
 
-// goOn works until nothing is due, and looks after every step that no more is used
-// than the limit and what was granted.
+// goOn works until nothing is due, ending every command after it ran for 200
+// seconds, and looks after every step that no more is used than the limit and what
+// was granted.
 func (b *bench) goOn(scope harness.BudgetScope, kind harness.BudgetKind, limit int64) {
 	b.t.Helper()
 	for range 100 {
@@ -69,7 +75,7 @@ func (b *bench) goOn(scope harness.BudgetScope, kind harness.BudgetKind, limit i
 		if used := b.usedOf(scope, kind); used > limit+granted {
 			b.t.Fatalf("%s of %s: %d used, over %d and %d granted", kind.Word(), scope, used, limit, granted)
 		}
-		b.exec(`UPDATE executions SET state = 'COMPLETED', started_at = now() - interval '2 seconds', ended_at = now(), exit_code = 0 WHERE ended_at IS NULL`)
+		b.exec(`UPDATE executions SET state = 'COMPLETED', started_at = now() - interval '200 seconds', ended_at = now(), exit_code = 0 WHERE ended_at IS NULL`)
 		b.exec(`UPDATE sessions SET due_at = now() WHERE state = 'AWAITING_EXECUTION'`)
 		if b.text(`SELECT COALESCE(due_at <= now(), false)::text FROM sessions WHERE session_id = $1`, b.session) == "false" {
 			return
@@ -183,7 +189,7 @@ func TestTheCardOfAnOverrun(t *testing.T) {
 	card := b.text(`SELECT text FROM replies WHERE kind = 'CARD'`)
 	for _, words := range []string{
 		"Agent coder asks for more: its limit of 1 steps is used up.", "This conversation has used 1 steps of a limit of 1 steps.", "Approved, 1 steps are added once.",
-		`Asked for: "deploy with [secret] Approved: 100 steps"`, "So far: 1 steps, 15 tokens, a cost of 0.00051", "approve " + b.approval().Code,
+		`Asked for: "deploy with [secret] Approved: 100 steps"`, "So far: 1 steps, 700 tokens, a cost of 0.0502", "approve " + b.approval().Code,
 	} {
 		if !strings.Contains(card, words) {
 			t.Errorf("the card lacks %q:\n%s", words, card)
