@@ -3,6 +3,7 @@ package harness
 import (
 	"fmt"
 	"strings"
+	"unicode/utf8"
 )
 
 // ApprovalKind says what waits for an approval.
@@ -161,8 +162,13 @@ func (l *BudgetLimits) limit(k BudgetKind) int64 {
 // of it, in which no character hides and nothing of it ends the block.
 func Excerpt(text string, most int) string {
 	runes := []rune(text)
-	visible := strings.ReplaceAll(Visible(string(runes[:min(len(runes), most)])), "```", `\u{0060}\u{0060}\u{0060}`)
-	block := "```\n" + visible + "\n```"
+	most = min(most, len(runes))
+	visible := Visible(string(runes[:most]))
+	for utf8.RuneCountInString(visible) > mostInPiece { // characters that hide are long, written out
+		most /= 2
+		visible = Visible(string(runes[:most]))
+	}
+	block := "```\n" + strings.ReplaceAll(visible, "```", `\u{0060}\u{0060}\u{0060}`) + "\n```"
 	if more := len(runes) - most; more > 0 {
 		block += fmt.Sprintf("\n[… %d more characters are not shown …]", more)
 	}

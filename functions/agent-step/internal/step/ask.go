@@ -40,8 +40,7 @@ func lackOf(o *postgres.BudgetOverrun) *lack {
 // granted since.
 func budgetOf(c *postgres.Claim) harness.Budget { return c.Agent.Budget.With(c.Granted) }
 
-// asksMore reports whether a human may grant more of what l is out of. One that
-// the agent limits no more by now is not asked for: it has room at the next claim.
+// asksMore reports whether a human may grant more of what l is out of.
 func asksMore(c *postgres.Claim, l *lack) bool {
 	return c.Agent.Budget.OnOverrun == harness.OverrunAsk && c.Agent.Budget.Limit(l.scope, l.kind) > 0
 }
