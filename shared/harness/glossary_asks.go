@@ -7,6 +7,7 @@ func askWords() []Word {
 		{Name: "budgetKind", Meaning: "kind of approval: a turn waits for more of a budget", Value: "BUDGET"},
 		{Name: "amount", Meaning: "how much is granted on top of a limit, as the kind counts it", Column: "amount", Key: "amount"},
 		{Name: "draft", Meaning: "what goes on once it is approved", Column: "draft"},
+		{Name: "approvable", Meaning: "of a guardrail that blocks: it asks a human first", Key: "approvable"},
 		{Name: "shown", Meaning: "in a draft, what models see in the place of a message", Key: "shown"},
 		{Name: "hideFiles", Meaning: "in a draft, the files that came with a message do not go on", Key: "hideFiles"},
 		{Name: "ofSteps", Meaning: "kind of a limit: answers of the model", Value: "STEPS"},

@@ -18,7 +18,7 @@ import (
 
 func asksAbout(name string, patterns ...string) harness.Guardrail {
 	g := deny(name, patterns...)
-	g.Action, g.Text = harness.GuardrailAsk, "Not this."
+	g.Approvable, g.Text = true, "Not this." // as a revision has it
 	return g
 }
 

@@ -27,7 +27,8 @@ func TestANodesAgentAsksForMore(t *testing.T) {
 			b.put(harness.Workflow{
 				Name: "twice",
 				Nodes: []harness.Node{
-					{ID: "plan", Type: harness.NodeAgent, Agent: "talker", Prompt: "one"}, {ID: "again", Type: harness.NodeAgent, Agent: "talker", Prompt: "two"},
+					{ID: "plan", Type: harness.NodeAgent, Agent: "talker", Prompt: "one"},
+					{ID: "again", Type: harness.NodeAgent, Agent: "talker", Prompt: "two"},
 					{ID: "end", Type: harness.NodeEnd, State: harness.SessionCompleted},
 				},
 				Edges: []harness.Edge{{From: "plan", To: "again"}, {From: "again", To: "end"}},
