@@ -13,9 +13,9 @@ import (
 	"tuluat.ai/harness/shared/postgres/postgrestest"
 )
 
-// asked is a session whose turn asks for ten steps more, written by the role of
+// wantsMore is a session whose turn asks for ten steps more, written by the role of
 // agent-step, which the connection keeps.
-func asked(t *testing.T) (*postgres.Store, harness.SessionID, harness.ApprovalID) {
+func wantsMore(t *testing.T) (*postgres.Store, harness.SessionID, harness.ApprovalID) {
 	t.Helper()
 	ctx := context.Background()
 	s, err := postgres.Open(postgrestest.DSN(t), postgres.Options{MaxConns: 1})
@@ -81,7 +81,7 @@ func TestAGrantIsUsedOnce(t *testing.T) {
 		"of something else": {`state = 'APPROVED', decided_at = now(), kind = 'GUARDRAIL'`, false},
 	} {
 		t.Run(name, func(t *testing.T) {
-			s, session, id := asked(t)
+			s, session, id := wantsMore(t)
 			run(t, s, `UPDATE approvals SET `+c.ends)
 			claim := granted(t, s, session, id, 3)
 			var want []harness.BudgetGrant
@@ -100,7 +100,7 @@ func TestAGrantIsUsedOnce(t *testing.T) {
 
 // A turn asks for one budget at a time.
 func TestOneQuestionForABudget(t *testing.T) {
-	s, _, _ := asked(t)
+	s, _, _ := wantsMore(t)
 	_, err := s.Pool().Exec(context.Background(), `INSERT INTO approvals (approval_id, session_id, agent_name, title, digest, state, kind, message_id)
 		SELECT 'apr_2', session_id, agent_name, 't', 'd', 'PENDING', kind, message_id FROM approvals`)
 	if err == nil {
@@ -110,7 +110,7 @@ func TestOneQuestionForABudget(t *testing.T) {
 
 // What was granted of a turn is none of another's; of a session it stays.
 func TestWhoseGrantItIs(t *testing.T) {
-	s, session, id := asked(t)
+	s, session, id := wantsMore(t)
 	run(t, s, `RESET ROLE`)
 	run(t, s, `UPDATE approvals SET state = 'APPROVED', decided_at = now()`)
 	run(t, s, `INSERT INTO approvals (approval_id, session_id, agent_name, title, digest, state, decided_at) SELECT 'apr_s', session_id, 'coder', 't', 'd', 'APPROVED', now() FROM sessions`)
