@@ -1,6 +1,7 @@
 package step
 
 import (
+	"cmp"
 	"fmt"
 	"slices"
 	"strings"
@@ -165,7 +166,7 @@ func (p plan) asked(c *postgres.Claim) (next plan, ok bool) {
 			// By itself: from the next claim on it holds, also for others.
 			p.commit.Grants = append(p.commit.Grants, q.ID)
 			p.commit.State, p.commit.Again = harness.SessionRunning, true
-			p.log(harness.LevelInfo, "more was granted by %s: %s", orTime(q.DecidedBy), q.Subject.Question)
+			p.log(harness.LevelInfo, "more was granted by %s: %s", cmp.Or(q.DecidedBy, "nobody in time"), q.Subject.Question)
 			return p, true
 		case q.Kind == harness.ApprovalOfBudget:
 			p.refused = refusal(q)
@@ -181,14 +182,6 @@ func (p plan) asked(c *postgres.Claim) (next plan, ok bool) {
 		}
 	}
 	return p, false
-}
-
-// orTime names who let a question be answered by nobody.
-func orTime(by string) string {
-	if by == "" {
-		return "nobody in time"
-	}
-	return by
 }
 
 // refusal is what the person is told where more was not granted.
@@ -298,19 +291,19 @@ func (p plan) asksBefore(c *postgres.Claim) postgres.StepCommit {
 		return p.commit
 	}
 	draft := postgres.Draft{Step: p.commit.Step, Reply: p.commit.Reply, Choices: p.commit.Choices}
-	text, _ := sentOf(draft)
+	text := sentOf(draft)
 	p.commit.Unkept, p.commit.Step, p.commit.Reply, p.commit.Choices, p.commit.Spent.ToolCalls = p.commit.Step, nil, nil, nil, 0
 	p.guardrailAsks(c, harness.StageOutput, *r, text, "", draft)
 	return p.commit
 }
 
 // sentOf is all that the person gets of a draft.
-func sentOf(d postgres.Draft) (string, bool) {
+func sentOf(d postgres.Draft) string {
 	lines := slices.Clone(d.Reply)
 	for _, choice := range d.Choices {
 		lines = append(lines, strings.TrimSpace(choice.Title+" "+choice.Description))
 	}
-	return strings.Join(lines, "\n"), len(lines) > 0
+	return strings.Join(lines, "\n")
 }
 
 // answerDecided ends the turn with the answer that waited, as it was, or as where
