@@ -2,11 +2,13 @@ package postgres_test
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"testing"
 	"time"
 
 	"github.com/google/go-cmp/cmp"
+	"github.com/jackc/pgx/v5/pgconn"
 
 	"tuluat.ai/harness/shared/harness"
 	"tuluat.ai/harness/shared/postgres"
@@ -84,7 +86,7 @@ func TestAGrantIsUsedOnce(t *testing.T) {
 			s, session, id := wantsMore(t)
 			run(t, s, `UPDATE approvals SET `+c.ends)
 			claim := granted(t, s, session, id, 3)
-			var want []harness.BudgetGrant
+			want := []harness.BudgetGrant{}
 			if c.granted {
 				want = []harness.BudgetGrant{{Scope: harness.ScopeTurn, Kind: harness.KindSteps, Amount: 10}}
 			}
@@ -103,8 +105,9 @@ func TestOneQuestionForABudget(t *testing.T) {
 	s, _, _ := wantsMore(t)
 	_, err := s.Pool().Exec(context.Background(), `INSERT INTO approvals (approval_id, session_id, agent_name, title, digest, state, kind, message_id)
 		SELECT 'apr_2', session_id, agent_name, 't', 'd', 'PENDING', kind, message_id FROM approvals`)
-	if err == nil {
-		t.Error("a second question for a budget was written")
+	var refused *pgconn.PgError
+	if !errors.As(err, &refused) || refused.ConstraintName != "approval_once_per_budget" {
+		t.Errorf("a second question for a budget: %v", err)
 	}
 }
 
