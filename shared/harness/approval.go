@@ -122,6 +122,9 @@ type ApprovalSubject struct {
 	Sandbox   *SandboxSpec    `json:"sandbox,omitempty"`   // in which a command runs
 	Question  string          `json:"question,omitempty"`  // of a workflow's node, or of a limit
 	Remote    *RemoteTool     `json:"remote,omitempty"`    // of a call that goes elsewhere: where
+
+	Budget    *BudgetQuestion    `json:"budget,omitempty"`    // that is asked for more; Question says it in words
+	Guardrail *GuardrailQuestion `json:"guardrail,omitempty"` // what guardrails ask about; the same
 }
 
 // Digest names the subject: SHA-256, in hex, of its JSON with canonical

@@ -47,7 +47,7 @@ type Overrun string
 // What a budget does without room.
 const (
 	OverrunBlock Overrun = "block" // the turn ends as BLOCKED
-	OverrunAsk   Overrun = "ask"   // a human may grant more; until then as block
+	OverrunAsk   Overrun = "ask"   // a human may grant the same once more; until then the turn waits
 )
 
 // BudgetScope says what a budget is of.
@@ -73,6 +73,8 @@ const (
 	KindCost
 	KindExecutionMillis
 	budgetKinds
+
+	KindExecutions = budgetKinds // commands: of a turn only, and no amount of a Spending
 )
 
 // Spending is what something costs.
@@ -139,6 +141,8 @@ func (k BudgetKind) Amount(n int64) string {
 		return fmt.Sprintf("%d tokens", n)
 	case KindCost:
 		return "a cost of " + Micros(n).String()
+	case KindExecutions:
+		return fmt.Sprintf("%d commands", n)
 	default:
 		return fmt.Sprintf("%d seconds of commands", n/1000)
 	}

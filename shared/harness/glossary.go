@@ -18,7 +18,7 @@ type Word struct {
 // Glossary returns every word of the product. A test walks tables, columns,
 // closed sets, events and JSON keys and requires each to be here, once.
 func Glossary() []Word {
-	return slices.Concat(things(), placesAndPeople(), thinking(), commands(), standing(), resources(), channels(), blocks(), guardrails(), management(), approvalWords(), signals(), budgets(), remotes(), skillWords(), workflows(), eventTypes(), values())
+	return slices.Concat(things(), placesAndPeople(), thinking(), commands(), standing(), resources(), channels(), blocks(), guardrails(), management(), approvalWords(), askWords(), signals(), budgets(), remotes(), skillWords(), workflows(), eventTypes(), values())
 }
 
 // What the product is made of.
@@ -32,7 +32,7 @@ func things() []Word {
 		{Name: "session", Meaning: "one conversation or one workflow run; serial: one step at a time; of a decision: it holds in this one", Table: "sessions", Column: "session_id", Key: "session", Value: "SESSION", Extension: "tuluatsession"},
 		{Name: "message", Meaning: "one inbound or outbound text of a session", Table: "messages", Column: "message_id", Key: "message", Value: "MESSAGE"},
 		{Name: "turn", Meaning: "one inbound message and all that is done to answer it", Value: "TURN"},
-		{Name: "reply", Meaning: "one part of an outbound message, as it is sent", Table: "replies", Column: "reply_id", Value: "REPLY"},
+		{Name: "reply", Meaning: "one part of an outbound message, as it is sent", Table: "replies", Column: "reply_id", Key: "reply", Value: "REPLY"},
 		{Name: "step", Meaning: "one claim of a session that committed an answer of the model", Table: "steps", Column: "step_id", Key: "step", Value: "STEP"},
 		{Name: "toolCall", Meaning: "one call that the model asked for; exactly one result each", Table: "tool_calls", Column: "tool_call_id", Key: "toolCall", Value: "TOOL_CALL"},
 		{Name: "toolCalls", Meaning: "each toolCall of a turn, as the CLI prints them", Key: "toolCalls"},

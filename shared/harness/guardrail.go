@@ -34,7 +34,7 @@ type GuardrailAction string
 const (
 	GuardrailBlock  GuardrailAction = "block"  // it goes no further
 	GuardrailRedact GuardrailAction = "redact" // what was found is blacked out
-	GuardrailAsk    GuardrailAction = "ask"    // a human is asked about the call
+	GuardrailAsk    GuardrailAction = "ask"    // a human is asked whether it goes on
 	GuardrailWarn   GuardrailAction = "warn"   // it is only noted
 )
 
@@ -77,11 +77,12 @@ func (g *Guardrails) Of(s GuardrailStage) []Guardrail {
 
 // Guardrail is one check. Each type has fields of its own.
 type Guardrail struct {
-	Name   string          `json:"name"`
-	Type   GuardrailType   `json:"type"`
-	Action GuardrailAction `json:"action"`
-	Text   string          `json:"text,omitempty"`  // told where it blocks; empty: a fixed text
-	Tools  []string        `json:"tools,omitempty"` // whose calls and results it judges; none: all
+	Name       string          `json:"name"`
+	Type       GuardrailType   `json:"type"`
+	Action     GuardrailAction `json:"action"`
+	Approvable bool            `json:"approvable,omitempty"` // of action block: it asks, as action ask does
+	Text       string          `json:"text,omitempty"`       // told where it blocks; empty: a fixed text
+	Tools      []string        `json:"tools,omitempty"`      // whose calls and results it judges; none: all
 
 	Patterns []string        `json:"patterns,omitempty"`        // PATTERN: RE2; one that finds something is a hit
 	Allow    []string        `json:"allow,omitempty"`           // PATTERN: RE2; a hit where none finds something

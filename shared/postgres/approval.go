@@ -36,7 +36,7 @@ type Decision struct {
 	Audit     Audit                 // by the API; a channel's is in the approval itself
 }
 
-const approvalColumns = `a.approval_id, a.session_id, a.agent_name, a.node_id, COALESCE(a.tool_call_id, ''), a.title, a.input, a.digest, a.state,
+const approvalColumns = `a.approval_id, COALESCE(a.kind, CASE WHEN a.visit_id IS NULL THEN 'TOOL_CALL' ELSE 'NODE_VISIT' END), COALESCE(a.message_id, ''), a.session_id, a.agent_name, a.node_id, COALESCE(a.tool_call_id, ''), a.title, a.input, a.digest, a.state,
 	a.decided_by, a.decided_via, a.reason, a.created_at, a.expires_at, a.decided_at, a.approvers, a.quorum, a.on_timeout, a.scope, a.short_code, a.context, a.asked_input,
 	a.consumed_at, ARRAY(SELECT jsonb_build_object('decidedBy', v.decided_by, 'decidedVia', v.decided_via, 'decision', v.decision, 'reason', v.reason, 'decidedAt', v.created_at)
 		FROM approval_votes v WHERE v.approval_id = a.approval_id ORDER BY v.created_at, v.decided_by)`
@@ -46,7 +46,7 @@ func readApproval(row pgx.CollectableRow) (view.Approval, error) { return scanAp
 // scanApproval reads approvalColumns behind what goes into before.
 func scanApproval(row pgx.CollectableRow, before ...any) (view.Approval, error) {
 	var v view.Approval
-	err := row.Scan(append(before, &v.ID, &v.Session, &v.Agent, &v.CurrentNode, &v.ToolCall, &v.Title, &v.Input, &v.Digest, &v.State,
+	err := row.Scan(append(before, &v.ID, &v.Kind, &v.Message, &v.Session, &v.Agent, &v.CurrentNode, &v.ToolCall, &v.Title, &v.Input, &v.Digest, &v.State,
 		&v.DecidedBy, &v.DecidedVia, &v.Reason, &v.RequestedAt, &v.ExpiresAt, &v.DecidedAt, &v.Approvers, &v.Quorum, &v.OnTimeout,
 		&v.Scope, &v.Code, &v.Context, &v.AskedInput, &v.ConsumedAt, &v.Votes)...)
 	return v, err
@@ -174,6 +174,8 @@ func (d Decision) subject(a view.Approval) (harness.ApprovalSubject, error) {
 		return subject, harness.Wrap(harness.Internal, err, "an approval's input cannot be read")
 	}
 	switch {
+	case d.State == harness.ApprovalApproved && d.Scope != "" && d.Scope != harness.GrantOnce && !subject.Repeats():
+		return subject, harness.Errorf(harness.Invalid, "this can be approved once, not for the session or always: it is asked anew each time")
 	case d.Arguments == nil || d.State != harness.ApprovalApproved:
 		return subject, nil
 	case subject.Tool != harness.ToolExecuteShell:

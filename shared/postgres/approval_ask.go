@@ -20,7 +20,7 @@ import (
 // NewApproval asks a human. It is written with the row that waits for the answer.
 type NewApproval struct {
 	ID      harness.ApprovalID
-	Call    harness.ToolCallID // that waits for it; empty: Visit does, or the session itself
+	Call    harness.ToolCallID // that waits for it; empty: Visit does, or the turn
 	Visit   harness.VisitID    // of a workflow's node
 	Node    string             // its id
 	Title   string             // what is asked, in one line
@@ -28,6 +28,10 @@ type NewApproval struct {
 	Terms   harness.ApprovalTerms
 	Person  string         // whose message led to it, as their channel names them: who decides when Terms names nobody
 	Context map[string]any // what else deciders are shown
+
+	Kind    harness.ApprovalKind // BUDGET or GUARDRAIL: the turn itself waits; empty: Call or Visit does
+	Message harness.MessageID    // of that turn
+	Draft   *Draft               // of GUARDRAIL
 }
 
 // CallRun hands on what was approved: the call runs, and its approval is used up.
@@ -48,9 +52,12 @@ const (
 // changed since decides nothing.
 const digestPart = 12
 
-func cardChoices(id harness.ApprovalID, digest string) []harness.Choice {
+func cardChoices(id harness.ApprovalID, digest string, s harness.ApprovalSubject) []harness.Choice {
 	tap := func(verdict, title string) harness.Choice {
 		return harness.Choice{ID: fmt.Sprintf("%s.%s.%s", id, digest[:min(digestPart, len(digest))], verdict), Title: title}
+	}
+	if !s.Repeats() {
+		return []harness.Choice{tap(tapApprove, "Approve"), tap(tapReject, "Reject")}
 	}
 	return []harness.Choice{tap(tapApprove, "Approve"), tap(tapSession, "Approve in session"), tap(tapReject, "Reject")}
 }
@@ -126,7 +133,11 @@ func (w asker) ask(a NewApproval, claim *Claim) {
 		a.Context = map[string]any{}
 	}
 	waits := a.Terms.OnTimeout == harness.TimeoutWait || a.Terms.Timeout == 0
-	var call, visit *string
+	var call, visit, kind, message *string
+	if a.Kind != "" {
+		text, of := string(a.Kind), string(a.Message)
+		kind, message = &text, &of
+	}
 	if a.Call != "" {
 		text := string(a.Call)
 		call = &text
@@ -136,14 +147,14 @@ func (w asker) ask(a NewApproval, claim *Claim) {
 		visit = &text
 	}
 	w.Queue(`INSERT INTO approvals (approval_id, session_id, agent_name, node_id, tool_call_id, visit_id, title, input, digest, state, approvers, quorum, on_timeout,
-			short_code, context, expires_at, reminders, escalate_at, escalation, due_at)
+			short_code, context, expires_at, reminders, escalate_at, escalation, due_at, kind, message_id, draft)
 		SELECT $1, $2, $3, $4, $5, $6, $7, $8, $9, 'PENDING', $10, $11, $12, $13, $14, t.expires_at, t.reminders, t.escalate_at, $18,
-			least(t.expires_at, t.escalate_at, (SELECT min(r) FROM unnest(t.reminders) r))
+			least(t.expires_at, t.escalate_at, (SELECT min(r) FROM unnest(t.reminders) r)), $19, $20, $21
 		FROM (SELECT CASE WHEN $15::interval > interval '0' THEN now() + $15::interval END AS expires_at,
 			ARRAY(SELECT now() + r FROM unnest($16::interval[]) r WHERE $15::interval = interval '0' OR r < $15::interval) AS reminders,
 			CASE WHEN $17::interval > interval '0' THEN now() + $17::interval END AS escalate_at) t`,
 		a.ID, s.ID, s.Agent, a.Node, call, visit, harness.CleanText(a.Title), subject, digest, approvers, max(1, a.Terms.Quorum), orReject(a.Terms.OnTimeout),
-		number, a.Context, timeoutOf(a.Terms, waits), a.Terms.Reminders, a.Terms.EscalateAfter, orNobody(a.Terms.EscalateTo))
+		number, a.Context, timeoutOf(a.Terms, waits), a.Terms.Reminders, a.Terms.EscalateAfter, orNobody(a.Terms.EscalateTo), kind, message, a.Draft)
 	card := question{Title: a.Title, Subject: subject, Context: a.Context, Code: number, OnTimeout: a.Terms.OnTimeout}
 	if !waits {
 		until := w.now.Add(a.Terms.Timeout)
@@ -151,11 +162,11 @@ func (w asker) ask(a NewApproval, claim *Claim) {
 	}
 	body := card.text()
 	if own {
-		w.cards(a.ID, []string{""}, []string{a.Person}, body, cardChoices(a.ID, digest))
+		w.cards(a.ID, []string{""}, []string{a.Person}, body, cardChoices(a.ID, digest, subject))
 		return
 	}
 	if channels, people := surfaces(approvers); len(channels) > 0 {
-		w.cards(a.ID, channels, people, body, cardChoices(a.ID, digest))
+		w.cards(a.ID, channels, people, body, cardChoices(a.ID, digest, subject))
 	}
 	// Whoever wrote is told too, unless their chat is one of those: it holds the
 	// card then, and this has no effect.

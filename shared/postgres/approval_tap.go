@@ -140,6 +140,9 @@ func (s *Store) DecideByTap(ctx context.Context, t Tap) (TapOutcome, []event.Eve
 	}
 	d.By = before.Approvers[i].String()
 	subject, err := d.subject(before)
+	if harness.KindOf(err) == harness.Invalid {
+		return s.refuseTap(ctx, t, card.Session, "Nothing was done: "+harness.MessageOf(err)+".")
+	}
 	if err != nil {
 		return "", nil, err
 	}
@@ -248,7 +251,7 @@ func (s *Store) showCard(ctx context.Context, t Tap, session harness.SessionID, 
 	}
 	b.Queue(`SELECT e.* FROM inbox i, approvals a, LATERAL tell($5, i.message_id, $6, $7, 'CARD', $8, a.approval_id) e
 		WHERE i.channel = $1 AND i.account = $2 AND i.provider_id = $3 AND i.message_id = $9 AND a.approval_id = $4 AND a.state = 'PENDING'`,
-		t.Channel, t.Account, t.ProviderID, a.ID, session, person, card.text(), cardChoices(a.ID, a.Digest), id).Query(collectAnnounced(&events))
+		t.Channel, t.Account, t.ProviderID, a.ID, session, person, card.text(), cardChoices(a.ID, a.Digest, card.Subject), id).Query(collectAnnounced(&events))
 	if err := s.batch(ctx, b, nil); err != nil || !fresh {
 		return TapDuplicate, nil, err
 	}

@@ -61,7 +61,7 @@ func (s *Store) ApprovalTimer(ctx context.Context, id harness.ApprovalID) ([]eve
 		b.Queue(endedSQL, id).Query(collectAnnounced(&events))
 		b.Queue(remindSQL, id, card.reminder(s.now())).Query(collectAnnounced(&events))
 		if len(people) > 0 {
-			b.Queue(escalateSQL, id, channels, people, sessions, messages, card.text(), cardChoices(id, a.Digest)).Query(collectAnnounced(&events))
+			b.Queue(escalateSQL, id, channels, people, sessions, messages, card.text(), cardChoices(id, a.Digest, card.Subject)).Query(collectAnnounced(&events))
 		}
 		b.Queue(timedSQL, id)
 		return s.batch(ctx, b, nil)

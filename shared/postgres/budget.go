@@ -22,6 +22,7 @@ type BudgetOverrun struct {
 	Scope                 harness.BudgetScope
 	Kind                  harness.BudgetKind
 	Limit, Used, Reserved int64
+	Day                   time.Time
 }
 
 // UserSubject is how budgets know a person on a channel with an agent.
@@ -31,10 +32,20 @@ func UserSubject(agent harness.AgentName, channel harness.Channel, channelUserID
 
 // Reserve holds want of every budget of a day that b sets, by the clock of the
 // database, or of none: then it returns the one without room. Of want.Time it may
-// hold less, as much as there is. Those who race never hold and use more together
+// hold less, as much as there is. What humans have granted of the day is added to
+// the limits of b. Those who race never hold and use more together
 // than a budget has. What nobody gives back, because a process died, counts as
 // spent.
 func (s *Store) Reserve(ctx context.Context, agent harness.AgentName, user string, b harness.Budget, want harness.Spending) (Reservation, *BudgetOverrun, error) {
+	return s.reserve(ctx, agent, user, b, want, false)
+}
+
+// ReserveWhole is Reserve that holds all of want.Time, or nothing.
+func (s *Store) ReserveWhole(ctx context.Context, agent harness.AgentName, user string, b harness.Budget, want harness.Spending) (Reservation, *BudgetOverrun, error) {
+	return s.reserve(ctx, agent, user, b, want, true)
+}
+
+func (s *Store) reserve(ctx context.Context, agent harness.AgentName, user string, b harness.Budget, want harness.Spending, whole bool) (Reservation, *BudgetOverrun, error) {
 	r := Reservation{Amount: want}
 	var scopes, subjects []string
 	var most []int64
@@ -53,18 +64,14 @@ func (s *Store) Reserve(ctx context.Context, agent harness.AgentName, user strin
 	var millis int64
 	var scope *harness.BudgetScope
 	var kind *harness.BudgetKind
-	var used, reserved *int64
-	err := s.pool.QueryRow(ctx, `SELECT on_day, granted, over_scope, over_kind, over_used, over_reserved FROM reserve_budget($1, $2, $3, $4)`,
-		scopes, subjects, most, want.Values()).Scan(&r.Day, &millis, &scope, &kind, &used, &reserved)
+	var used, reserved, limit *int64
+	err := s.pool.QueryRow(ctx, `SELECT on_day, granted, over_scope, over_kind, over_used, over_reserved, over_limit FROM reserve_budget($1, $2, $3, $4, $5)`,
+		scopes, subjects, most, want.Values(), whole).Scan(&r.Day, &millis, &scope, &kind, &used, &reserved, &limit)
 	if err != nil {
 		return r, nil, translate(err)
 	}
 	if scope != nil {
-		limits := b.PerAgentDay
-		if *scope == harness.ScopeUserDay {
-			limits = b.PerUserDay
-		}
-		return r, &BudgetOverrun{Scope: *scope, Kind: *kind - 1, Limit: limits.Values()[*kind-1], Used: *used, Reserved: *reserved}, nil
+		return r, &BudgetOverrun{Scope: *scope, Kind: *kind - 1, Limit: *limit, Used: *used, Reserved: *reserved, Day: r.Day}, nil
 	}
 	r.Amount.Time = time.Duration(millis) * time.Millisecond
 	return r, nil, nil

@@ -35,6 +35,9 @@ type Claim struct {
 	Turns []TurnRecord // oldest first; the last is the running turn, or the next one to start
 	Calls []CallRecord // every call of those turns, in order
 	More  bool         // further messages wait behind the last turn
+
+	Questions []TurnQuestion        // of the running turn itself, in their order
+	Granted   []harness.BudgetGrant // on top of the limits of the turn and the session
 }
 
 // Used is what the running turn has used of its agent's budget.
@@ -97,7 +100,7 @@ type ApprovalResult struct {
 
 // Asking reports whether an answer of a human is open.
 func (c *Claim) Asking() bool {
-	return slices.ContainsFunc(c.Calls, func(call CallRecord) bool {
+	return slices.ContainsFunc(c.Questions, func(q TurnQuestion) bool { return q.State == harness.ApprovalPending }) || slices.ContainsFunc(c.Calls, func(call CallRecord) bool {
 		return call.Approval != nil && call.Approval.State == harness.ApprovalPending
 	})
 }
@@ -191,6 +194,8 @@ func (s *Store) ClaimSession(ctx context.Context, id harness.SessionID, lease Le
 	b.Queue(`SELECT count(*) > 1 OR (count(*) = 1 AND EXISTS (SELECT 1 FROM messages WHERE session_id = $1 AND state = 'RUNNING'))
 		FROM (SELECT 1 FROM messages WHERE session_id = $1 AND state = 'PENDING' LIMIT 2) waiting`, id)
 	b.Queue(channelTriggersSQL, id)
+	b.Queue(turnQuestionsSQL, id)
+	b.Queue(turnGrantsSQL, id)
 	claim := &Claim{}
 	err := s.batch(ctx, b, func(results pgx.BatchResults) error { return claim.read(results) })
 	if err != nil {
@@ -219,8 +224,10 @@ func (c *Claim) read(results pgx.BatchResults) error {
 	if rows, err = results.Query(); err != nil {
 		return err
 	}
-	c.Triggers, err = pgx.CollectRows(rows, readChannelTrigger)
-	return err
+	if c.Triggers, err = pgx.CollectRows(rows, readChannelTrigger); err != nil {
+		return err
+	}
+	return c.readAsked(results)
 }
 
 func (c *Claim) readSession(results pgx.BatchResults) error {

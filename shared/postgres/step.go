@@ -23,8 +23,12 @@ type StepCommit struct {
 	Results []CallOutcome // calls that ended
 	Runs    []CallRun     // calls that were approved and run now
 	Step    *NewStep      // what the model answered
+	Unkept  *NewStep      // what it answered and is not written, but counts in its turn
+	Counted bool          // Step was Unkept before
 
-	Approvals []NewApproval // what humans are asked before it is done
+	Approvals []NewApproval        // what humans are asked before it is done
+	Grants    []harness.ApprovalID // of BUDGET that were given: what they grant holds from now on
+	Consumed  []harness.ApprovalID // of GUARDRAIL that were decided: what follows is in this commit
 
 	Reply    []string         // the answer, one row each: ends the turn; the files that its commands made go out behind it
 	Choices  []harness.Choice // of the last row of Reply, to be tapped
@@ -104,6 +108,7 @@ func (s *Store) commitStep(ctx context.Context, c StepCommit) ([]event.Event, er
 	w.turn()
 	w.screen()
 	w.run()
+	w.asked()
 	w.step()
 	w.verdicts()
 	w.approvals()
@@ -293,8 +298,12 @@ func (w *stepWriter) logs() {
 func (w *stepWriter) session(due *bool) {
 	c, claim := w.c, w.c.Claim
 	toolCalls, executions, tokens := 0, 0, int64(0)
-	if c.Step != nil {
-		toolCalls, tokens = len(c.Step.Calls), c.Step.InputTokens+c.Step.OutputTokens
+	answers := count(c.Step != nil && !c.Counted) + count(c.Unkept != nil)
+	if c.Unkept != nil {
+		tokens = c.Unkept.InputTokens + c.Unkept.OutputTokens
+	}
+	if c.Step != nil && !c.Counted {
+		toolCalls, tokens = len(c.Step.Calls), tokens+c.Step.InputTokens+c.Step.OutputTokens
 		for _, call := range c.Step.Calls {
 			if call.Command() {
 				executions++
@@ -327,7 +336,7 @@ func (w *stepWriter) session(due *bool) {
 			SELECT $14, $15, s.session_id, s.session_id, s.agent_name, jsonb_build_object('session', s.session_id), now() + interval '`+announceAgain+`'
 			FROM s WHERE s.due ON CONFLICT (event_id) DO NOTHING
 		) SELECT COALESCE(due, false) FROM s`,
-		claim.ID, c.State, next, c.Reason, c.Retry, c.Start, count(c.Step != nil), toolCalls, executions, c.End, tokens,
+		claim.ID, c.State, next, c.Reason, c.Retry, c.Start, answers, toolCalls, executions, c.End, tokens,
 		orEmpty(w.kinds), orEmpty(w.refs), w.wake().ID, event.SessionDue, c.Again,
 		c.Spent.Values(), c.settlements()).QueryRow(func(row pgx.Row) error { return row.Scan(due) })
 }

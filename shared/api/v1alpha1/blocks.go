@@ -54,7 +54,6 @@ type ConfigMapRef struct {
 // ends it.
 //
 // +kubebuilder:validation:XValidation:rule="(!has(self.input) || self.input.all(g, !has(g.tools) || size(g.tools) == 0)) && (!has(self.output) || self.output.all(g, !has(g.tools) || size(g.tools) == 0))",message="tools are of guardrails on toolCall and toolOutput: remove them from input and output"
-// +kubebuilder:validation:XValidation:rule="(!has(self.input) || self.input.all(g, !has(g.action) || g.action != 'ask')) && (!has(self.toolOutput) || self.toolOutput.all(g, !has(g.action) || g.action != 'ask')) && (!has(self.output) || self.output.all(g, !has(g.action) || g.action != 'ask'))",message="action is ask, which only guardrails on toolCall can do: use block, redact or warn"
 type Guardrails struct {
 	// False switches the block off without losing what it says.
 	// +kubebuilder:default=true
@@ -104,7 +103,7 @@ type Guardrail struct {
 	// +kubebuilder:validation:Enum=PATTERN;LENGTH;CEL;SECRET;PII;MODEL;HTTP
 	Type harness.GuardrailType `json:"type"`
 	// What a hit leads to. block: it goes no further, and the person, or the model where a call is blocked, is told. redact: what was found is blacked out. warn: it is only noted.
-	// ask: a human is asked about the call, as the block approvals says.
+	// ask: a human is asked whether the message, the call, the result or the reply goes on, as the block approvals says; until then it waits.
 	// +kubebuilder:validation:Enum=block;redact;warn;ask
 	// +kubebuilder:default=block
 	Action harness.GuardrailAction `json:"action,omitempty"`

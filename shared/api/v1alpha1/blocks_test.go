@@ -166,6 +166,8 @@ func TestGuardrailsOfARevision(t *testing.T) {
 		"guardrails: {}": "", "guardrails: {enabled: false, " + list + "}": "", "guardrails: null": "",
 		"guardrails: {" + list + "}": `{"input":[{"name":"j","type":"MODEL","action":"block","prompt":"p","model":{"name":"m","maxTokens":4096},"timeoutSeconds":10,"onFailure":"block"},` +
 			`{"name":"s","type":"SECRET","action":"redact"}],"toolCall":[{"name":"h","type":"HTTP","action":"block","tools":["x"],"url":"https://example.com/","headersSecretRef":{"name":"s","key":"k"},"timeoutSeconds":5,"onFailure":"warn"}]}`,
+		"guardrails: {input: [{name: i, type: SECRET, action: ask}], toolCall: [{name: c, type: SECRET, action: ask}], toolOutput: [{name: t, type: SECRET, action: ask}], output: [{name: o, type: SECRET, action: ask}]}": `{"input":[{"name":"i","type":"SECRET","action":"block","approvable":true}],` +
+			`"toolCall":[{"name":"c","type":"SECRET","action":"ask"}],"toolOutput":[{"name":"t","type":"SECRET","action":"block","approvable":true}],"output":[{"name":"o","type":"SECRET","action":"block","approvable":true}]}`,
 	} {
 		d := read(t, head+"spec:\n  "+text+"\n")
 		if problems := d.Validate(v1alpha1.DefaultLimits()); len(problems) > 0 {

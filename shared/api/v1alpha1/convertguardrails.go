@@ -10,7 +10,19 @@ func (g *Guardrails) spec() *harness.Guardrails {
 	if g == nil || !or(g.Enabled, true) || len(g.Input)+len(g.ToolCall)+len(g.ToolOutput)+len(g.Output) == 0 {
 		return nil
 	}
-	return &harness.Guardrails{Input: guardrails(g.Input), ToolCall: guardrails(g.ToolCall), ToolOutput: guardrails(g.ToolOutput), Output: guardrails(g.Output)}
+	return &harness.Guardrails{Input: approvable(g.Input), ToolCall: guardrails(g.ToolCall), ToolOutput: approvable(g.ToolOutput), Output: approvable(g.Output)}
+}
+
+// approvable are guardrails of a stage at which the release before could ask no
+// human: to it, those that ask are ones that block.
+func approvable(list []Guardrail) []harness.Guardrail {
+	all := guardrails(list)
+	for i := range all {
+		if all[i].Action == harness.GuardrailAsk {
+			all[i].Action, all[i].Approvable = harness.GuardrailBlock, true
+		}
+	}
+	return all
 }
 
 func guardrails(list []Guardrail) []harness.Guardrail {

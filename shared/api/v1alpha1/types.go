@@ -197,7 +197,7 @@ type Budget struct {
 	PerAgentDay *BudgetScope `json:"perAgentDay,omitempty"`
 	// What one person on a channel may spend with the agent on one day, by UTC.
 	PerUserDay *BudgetScope `json:"perUserDay,omitempty"`
-	// What happens when a limit leaves no room: block ends the turn, and says so; ask asks a human, and ends the turn where nobody can be asked.
+	// What happens when a limit leaves no room: block ends the turn, and says so; ask asks a human, as the block approvals says, to grant the same amount once more, and the turn waits.
 	// +kubebuilder:validation:Enum=block;ask
 	// +kubebuilder:default=block
 	OnOverrun harness.Overrun `json:"onOverrun,omitempty"`

@@ -26,7 +26,7 @@ func (c *check) guardrails(path string, list []Guardrail, stage harness.Guardrai
 		default: // then it is not known whose fields the others are
 			c.fail(at+".type", fmt.Sprintf("is %q", g.Type), guardrailTypes)
 		}
-		c.guardrailAction(at, g, stage)
+		c.guardrailAction(at, g)
 		if g.OnFailure != "" && g.OnFailure != harness.GuardrailBlock && g.OnFailure != harness.GuardrailWarn {
 			c.fail(at+".onFailure", fmt.Sprintf("is %q", g.OnFailure), "use block or warn")
 		}
@@ -39,13 +39,9 @@ func (c *check) guardrails(path string, list []Guardrail, stage harness.Guardrai
 	}
 }
 
-func (c *check) guardrailAction(path string, g Guardrail, stage harness.GuardrailStage) {
+func (c *check) guardrailAction(path string, g Guardrail) {
 	switch g.Action {
-	case "", harness.GuardrailBlock, harness.GuardrailWarn:
-	case harness.GuardrailAsk:
-		if stage != harness.StageToolCall {
-			c.fail(path+".action", "is ask, which only guardrails on toolCall can do", "use block, redact or warn")
-		}
+	case "", harness.GuardrailBlock, harness.GuardrailWarn, harness.GuardrailAsk:
 	case harness.GuardrailRedact:
 		finds := g.Type == harness.GuardrailPattern || g.Type == harness.GuardrailSecret || g.Type == harness.GuardrailPII
 		if !finds || len(g.Allow) > 0 {

@@ -239,10 +239,12 @@ type Sandbox struct {
 // Approval is one question to a human.
 type Approval struct {
 	ID          harness.ApprovalID    `json:"id"`
+	Kind        harness.ApprovalKind  `json:"kind" enum:"TOOL_CALL,NODE_VISIT,BUDGET,GUARDRAIL" doc:"what waits: a tool call, a node of a workflow, or a turn, for more of a budget or for what a guardrail asks about"`
 	Session     harness.SessionID     `json:"session"`
 	Agent       harness.AgentName     `json:"agent"`
 	CurrentNode string                `json:"currentNode,omitempty"`
 	ToolCall    harness.ToolCallID    `json:"toolCall,omitempty"`
+	Message     harness.MessageID     `json:"message,omitempty" doc:"of BUDGET and GUARDRAIL: whose turn waits"`
 	Title       string                `json:"title" doc:"what is asked, in one line"`
 	Input       json.RawMessage       `json:"input" doc:"an object: exactly what will run when approved"`
 	Digest      string                `json:"digest" doc:"SHA-256 of exactly what will run; a decision may name it"`

@@ -173,6 +173,9 @@ func (g *Guard) judge(ctx context.Context, rail harness.Guardrail, v view, r *Ru
 // add notes what rail found and does what it says.
 func (r *Ruling) add(rail harness.Guardrail, f finding) {
 	v := Verdict{Guardrail: rail.Name, Type: rail.Type, Action: cmp.Or(rail.Action, harness.GuardrailBlock), Verdict: f.verdict, Reason: f.reason}
+	if rail.Approvable && v.Action == harness.GuardrailBlock {
+		v.Action = harness.GuardrailAsk
+	}
 	if f.verdict == harness.GuardrailFailed && rail.Failure == harness.GuardrailWarn {
 		v.Action = harness.GuardrailWarn
 	}
@@ -256,4 +259,13 @@ func byDetectors(rail harness.Guardrail, v view) finding {
 		})
 	}
 	return f
+}
+
+// WithoutSecrets is text with what looks like a credential blacked out.
+func WithoutSecrets(text string) string {
+	var spans []guardrail.Span
+	for _, found := range guardrail.Detect(text, harness.GuardrailSecret, nil) {
+		spans = append(spans, found.Span)
+	}
+	return guardrail.Redact(text, spans)
 }

@@ -35,7 +35,7 @@ func (p plan) answered(c *postgres.Claim, r model.Response, id ids) postgres.Ste
 	}
 	p.log(harness.LevelInfo, "model %s answered: %d calls, %d tokens in, %d out", r.Model, len(r.Calls), r.Usage.InputTokens, r.Usage.OutputTokens)
 	if len(r.Calls) == 0 {
-		return p.final(step, r)
+		return p.final(c, step, r)
 	}
 	running, remotes := 0, 0
 	var offered *offer
@@ -68,12 +68,15 @@ func (p plan) answered(c *postgres.Claim, r model.Response, id ids) postgres.Ste
 	if reason := p.stops(c, step, r.Stop); reason != "" {
 		return p.stopped(reason)
 	}
+	if l := p.noCallsIn(c, step); l != nil {
+		return p.noCalls(c, l)
+	}
 	if offered != nil {
 		p.commit.Reply, p.commit.Choices, p.commit.State = []string{offered.text}, offered.choices, harness.SessionIdle
 		if text, other := p.replied(step, offered.text); other { // without anything to tap, which would say it again
 			p.commit.Reply, p.commit.Choices, step.Calls[0].Arguments = []string{text}, nil, offerOf(text)
 		}
-		return p.commit
+		return p.asksBefore(c)
 	}
 	switch p.commit.State = harness.SessionAwaitingExecution; {
 	case len(p.commit.Approvals) > 0:
@@ -103,11 +106,11 @@ func (p plan) stopped(reason string) postgres.StepCommit {
 }
 
 // final ends the turn with the model's words.
-func (p plan) final(step *postgres.NewStep, r model.Response) postgres.StepCommit {
+func (p plan) final(c *postgres.Claim, step *postgres.NewStep, r model.Response) postgres.StepCommit {
 	text, _ := p.replied(step, finalText(r))
 	step.Text = text
 	p.commit.Step, p.commit.Reply, p.commit.State = step, []string{text}, harness.SessionIdle
-	return p.commit
+	return p.asksBefore(c)
 }
 
 // finalText is the answer as the person gets it.
@@ -186,7 +189,21 @@ func shellCommand(call model.Call) (command, problem string) {
 
 // stops says why the turn must end instead of making the calls of step.
 func (p plan) stops(c *postgres.Claim, step *postgres.NewStep, stop model.Stop) string {
-	budget, used := c.Agent.Budget, c.Used
+	for _, call := range step.Calls {
+		if repeats(c, postgres.CallRecord{Name: call.Name, Arguments: call.Arguments}, len(c.Calls)) >= blockAt {
+			return blockedLoop
+		}
+	}
+	if stop != model.StopToolCalls && truncatedSteps(c) >= maxTruncated {
+		return "I stopped: the model's answers kept being cut off at its token limit. Please ask for something smaller."
+	}
+	return ""
+}
+
+// noCallsIn says which budget of the turn or the session has no room for the calls
+// of step; nil: they all have.
+func (p plan) noCallsIn(c *postgres.Claim, step *postgres.NewStep) *lack {
+	budget, used := budgetOf(c), c.Used
 	if p.commit.Start {
 		used = postgres.Used{}
 	}
@@ -195,19 +212,22 @@ func (p plan) stops(c *postgres.Claim, step *postgres.NewStep, stop model.Stop) 
 		if call.Command() {
 			executions++
 		}
-		if repeats(c, postgres.CallRecord{Name: call.Name, Arguments: call.Arguments}, len(c.Calls)) >= blockAt {
-			return blockedLoop
-		}
 	}
 	switch {
-	case stop != model.StopToolCalls && truncatedSteps(c) >= maxTruncated:
-		return "I stopped: the model's answers kept being cut off at its token limit. Please ask for something smaller."
 	case used.ToolCalls+len(step.Calls) > budget.MaxToolCalls:
-		return fmt.Sprintf("I stopped: this message used up its limit of %d tool calls. Send another message to go on.", budget.MaxToolCalls)
+		return &lack{scope: harness.ScopeTurn, kind: harness.KindToolCalls, limit: int64(budget.MaxToolCalls), used: int64(used.ToolCalls)}
 	case used.Executions+executions > budget.MaxExecutions:
-		return fmt.Sprintf("I stopped: this message used up its limit of %d commands. Send another message to go on.", budget.MaxExecutions)
+		return &lack{scope: harness.ScopeTurn, kind: harness.KindExecutions, limit: int64(budget.MaxExecutions), used: int64(used.Executions)}
 	}
 	return callsRoom(c, used, step, p.commit.Spent)
+}
+
+// noCalls is for an answer whose calls have no room in l: none of them is made.
+func (p plan) noCalls(c *postgres.Claim, l *lack) postgres.StepCommit {
+	if asksMore(c, l) {
+		return p.unkept(c, l).commit
+	}
+	return p.stopped(l.words())
 }
 
 // repeats counts the calls of the running turn up to position that are the same

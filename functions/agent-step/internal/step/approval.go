@@ -74,16 +74,13 @@ func (p plan) questions(c *postgres.Claim, r model.Response) []string {
 // question asks a human about call, which waits for the answer. askedBy are the
 // guardrails that want it, if any do.
 func (p *plan) question(c *postgres.Claim, call harness.ToolCallID, title string, s harness.ApprovalSubject, askedBy []string, id ids) {
-	turn, terms := c.Turns[len(c.Turns)-1], harness.DefaultApprovalTerms()
-	if a := c.Agent.Approvals; a != nil {
-		terms = a.Terms
-	}
+	turn := c.Turns[len(c.Turns)-1]
 	about := map[string]any{"Session": string(c.ID), "So far": fmt.Sprintf("%d steps, %d tokens", c.Used.Steps+1, c.Used.Tokens)}
 	if len(askedBy) > 0 {
 		about["Guardrail"] = strings.Join(askedBy, ", ")
 	}
 	p.commit.Approvals = append(p.commit.Approvals, postgres.NewApproval{
-		ID: id.approval(), Call: call, Title: title, Subject: s, Terms: terms, Person: turn.ChannelUserID, Context: about,
+		ID: id.approval(), Call: call, Title: title, Subject: s, Terms: termsOf(c), Person: turn.ChannelUserID, Context: about,
 	})
 }
 
@@ -131,8 +128,11 @@ func (p *plan) decided(c *postgres.Claim, call postgres.CallRecord, id ids) bool
 	if r, judged := p.rulings.changed[call.ID]; judged && (r.BlockedBy != "" || r.Redacted) { // what was approved runs as it is, or not at all
 		return end(harness.ToolCallDenied, deniedResult(r))
 	}
-	if reason := p.runRoom(c, now.Sandbox.Timeout()); reason != "" {
-		return end(harness.ToolCallFailed, "Not run: "+reason)
+	if p.stalled {
+		return true
+	}
+	if l := p.runRoom(c, now.Sandbox.Timeout()); l != nil {
+		return p.lacks(c, call, l)
 	}
 	p.commit.Runs = append(p.commit.Runs, postgres.CallRun{Call: call.ID, Approval: a.ID, NewExecution: execution(c, command, *now.Sandbox, id)})
 	p.log(harness.LevelInfo, "approved by %s: %s", a.DecidedBy, command)

@@ -69,17 +69,9 @@ func over(scope harness.BudgetScope, kind harness.BudgetKind, limit int64) strin
 	}
 }
 
-func overDay(o *postgres.BudgetOverrun) string {
-	text := over(o.Scope, o.Kind, o.Limit)
-	if o.Reserved > 0 {
-		text += " A part of it is held for answers that are under way."
-	}
-	return text
-}
-
-// exceeds says which limit of a scope leaves no room for want beside used; empty
+// exceeds says which limit of a scope leaves no room for want beside used; nil
 // when there is room. Time is granted in part.
-func exceeds(scope harness.BudgetScope, l *harness.BudgetLimits, used, want harness.Spending) string {
+func exceeds(scope harness.BudgetScope, l *harness.BudgetLimits, used, want harness.Spending) *lack {
 	most, have, wanted := l.Values(), used.Values(), want.Values()
 	for i := range most {
 		if need := wanted[i]; most[i] >= 0 && need > 0 {
@@ -87,11 +79,11 @@ func exceeds(scope harness.BudgetScope, l *harness.BudgetLimits, used, want harn
 				need = min(need, leastCall.Milliseconds())
 			}
 			if have[i]+need > most[i] {
-				return over(scope, harness.BudgetKind(i), most[i])
+				return &lack{scope: scope, kind: harness.BudgetKind(i), limit: most[i], used: have[i]}
 			}
 		}
 	}
-	return ""
+	return nil
 }
 
 // noPrice says that money is limited and what the model costs is not known.
@@ -106,35 +98,32 @@ func (p plan) noPrice(c *postgres.Claim) string {
 // noRoom says which budget of the turn or the session leaves no room for the
 // question, which costs p.worst at most. As in overBudget, a claim that came to
 // nothing counts as spent.
-func (p plan) noRoom(c *postgres.Claim, used postgres.Used) string {
+func (p plan) noRoom(c *postgres.Claim, used postgres.Used) *lack {
 	attempts := int64(c.Attempts)
 	worst := harness.Spending{
 		Steps: attempts * p.worst.Steps, Time: p.worst.Time, Tokens: attempts * p.worst.Tokens, Cost: harness.Micros(attempts) * p.worst.Cost,
 	}
-	turn := &harness.BudgetLimits{MaxCost: c.Agent.Budget.MaxCost}
-	if reason := exceeds(harness.ScopeTurn, turn, harness.Spending{Cost: used.Cost}, worst); reason != "" {
-		return reason
+	budget := budgetOf(c)
+	turn := &harness.BudgetLimits{MaxCost: budget.MaxCost}
+	if l := exceeds(harness.ScopeTurn, turn, harness.Spending{Cost: used.Cost}, worst); l != nil {
+		return l
 	}
-	return exceeds(harness.ScopeSession, c.Agent.Budget.PerSession, c.Spent, worst)
+	return exceeds(harness.ScopeSession, budget.PerSession, c.Spent, worst)
 }
-
-// overrun ends the turn because a budget has no room. Here is where a human would
-// be asked to grant more (harness.OverrunAsk), by an approval of the commit.
-func (p plan) overrun(reason string) plan { return p.end(harness.SessionBlocked, reason) }
 
 // callsRoom says which budget of the turn or the session leaves no room for the
 // calls of step, once the answer itself has cost spent.
-func callsRoom(c *postgres.Claim, used postgres.Used, step *postgres.NewStep, spent harness.Spending) string {
-	want := callsCost(step)
-	turn := &harness.BudgetLimits{MaxExecutionSeconds: c.Agent.Budget.MaxExecutionSeconds}
-	if reason := exceeds(harness.ScopeTurn, turn, harness.Spending{ExecutionTime: used.ExecutionTime}, want); reason != "" {
-		return reason
+func callsRoom(c *postgres.Claim, used postgres.Used, step *postgres.NewStep, spent harness.Spending) *lack {
+	want, budget := callsCost(step), budgetOf(c)
+	turn := &harness.BudgetLimits{MaxExecutionSeconds: budget.MaxExecutionSeconds}
+	if l := exceeds(harness.ScopeTurn, turn, harness.Spending{ExecutionTime: used.ExecutionTime}, want); l != nil {
+		return l
 	}
-	session := c.Agent.Budget.PerSession
+	session := budget.PerSession
 	have := c.Spent
 	have.Time += spent.Time
 	if session != nil && session.MaxSeconds > 0 && want.Time > 0 && have.Time+want.Time > time.Duration(session.MaxSeconds)*time.Second {
-		return over(harness.ScopeSession, harness.KindMillis, int64(session.MaxSeconds)*1000) // a command's time is not cut
+		return &lack{scope: harness.ScopeSession, kind: harness.KindMillis, limit: int64(session.MaxSeconds) * 1000, used: have.Time.Milliseconds()} // a command's time is not cut
 	}
 	return exceeds(harness.ScopeSession, session, have, want)
 }
@@ -154,8 +143,8 @@ func callsCost(step *postgres.NewStep) harness.Spending {
 // days reports whether the agent has budgets that many sessions share.
 func days(b harness.Budget) bool { return b.PerAgentDay != nil || b.PerUserDay != nil }
 
-// reserve holds what the question may cost of the budgets of the day, or ends the
-// turn. Without such budgets it asks nobody.
+// reserve holds what the question may cost of the budgets of the day, or is an
+// overrun. Without such budgets it asks nobody.
 func (s *Stepper) reserve(ctx context.Context, c *postgres.Claim, p plan) (plan, error) {
 	if !days(c.Agent.Budget) {
 		return p, nil
@@ -165,7 +154,7 @@ func (s *Stepper) reserve(ctx context.Context, c *postgres.Claim, p plan) (plan,
 	case err != nil:
 		return p, err
 	case overrun != nil:
-		return p.overrun(overDay(overrun)), nil
+		return p.overrun(c, lackOf(overrun)), nil
 	}
 	p.worst.Time = held.Amount.Time
 	p.commit.Reserved = []postgres.Reservation{held}
@@ -179,22 +168,12 @@ func (s *Stepper) reserveCalls(ctx context.Context, c *postgres.Claim, commit po
 		return commit, nil
 	}
 	want := callsCost(commit.Step)
-	held, overrun, err := s.Store.Reserve(ctx, c.Session.Agent, subject(c), c.Agent.Budget, want)
+	held, overrun, err := s.Store.ReserveWhole(ctx, c.Session.Agent, subject(c), c.Agent.Budget, want) // there is no part of a command's time
 	if err != nil {
 		return commit, err
 	}
-	if overrun == nil && held.Amount.Time < want.Time { // there is no part of a command's time
-		commit.Reserved = append(commit.Reserved, held)
-		overrun = &postgres.BudgetOverrun{Scope: harness.ScopeAgentDay, Kind: harness.KindMillis}
-		for scope, l := range map[harness.BudgetScope]*harness.BudgetLimits{harness.ScopeAgentDay: c.Agent.Budget.PerAgentDay, harness.ScopeUserDay: c.Agent.Budget.PerUserDay} {
-			if most := l.Values()[harness.KindMillis]; most >= 0 && (overrun.Limit == 0 || most < overrun.Limit) {
-				overrun.Scope, overrun.Limit = scope, most
-			}
-		}
-		return plan{commit: commit, limits: s.limits}.stopped(overDay(overrun)), nil
-	}
 	if overrun != nil {
-		return plan{commit: commit, limits: s.limits}.stopped(overDay(overrun)), nil
+		return plan{commit: commit, limits: s.limits}.noCalls(c, lackOf(overrun)), nil
 	}
 	for i := range commit.Step.Calls {
 		if x := commit.Step.Calls[i].Execution; x != nil {
@@ -210,20 +189,22 @@ func (s *Stepper) reserveCalls(ctx context.Context, c *postgres.Claim, commit po
 
 // runRoom says which budget of the turn or the session leaves no room for a
 // command that was approved, beside those that this commit hands on already.
-func (p plan) runRoom(c *postgres.Claim, limit time.Duration) string {
+func (p plan) runRoom(c *postgres.Claim, limit time.Duration) *lack {
 	want := harness.Spending{ExecutionTime: limit, Time: limit}
 	for _, r := range p.commit.Runs {
 		want.ExecutionTime, want.Time = want.ExecutionTime+r.Spec.Timeout(), want.Time+r.Spec.Timeout()
 	}
-	turn := &harness.BudgetLimits{MaxExecutionSeconds: c.Agent.Budget.MaxExecutionSeconds}
-	if reason := exceeds(harness.ScopeTurn, turn, harness.Spending{ExecutionTime: c.Used.ExecutionTime}, harness.Spending{ExecutionTime: want.ExecutionTime}); reason != "" {
-		return reason
+	budget := budgetOf(c)
+	turn := &harness.BudgetLimits{MaxExecutionSeconds: budget.MaxExecutionSeconds}
+	if l := exceeds(harness.ScopeTurn, turn, harness.Spending{ExecutionTime: c.Used.ExecutionTime}, harness.Spending{ExecutionTime: want.ExecutionTime}); l != nil {
+		return l
 	}
-	return exceeds(harness.ScopeSession, c.Agent.Budget.PerSession, c.Spent, want)
+	return exceeds(harness.ScopeSession, budget.PerSession, c.Spent, want)
 }
 
 // reserveRuns holds the time of commands that were approved of the budgets of the
-// day. One for which there is no room is not run, and the model is told.
+// day. One for which there is no room waits for a human who may grant more, or is
+// not run, and the model is told.
 func (s *Stepper) reserveRuns(ctx context.Context, c *postgres.Claim, commit postgres.StepCommit) (postgres.StepCommit, error) {
 	if len(commit.Runs) == 0 || !days(c.Agent.Budget) {
 		return commit, nil
@@ -242,7 +223,12 @@ func (s *Stepper) reserveRuns(ctx context.Context, c *postgres.Claim, commit pos
 			commit.Runs = append(commit.Runs, r)
 			continue
 		}
-		commit.Results = append(commit.Results, postgres.CallOutcome{ID: r.Call, State: harness.ToolCallFailed, Result: "Not run: " + overDay(overrun)})
+		if l := lackOf(overrun); asksMore(c, l) {
+			p := plan{commit: commit, limits: s.limits}
+			p.more(c, l)
+			return p.commit, nil // what is behind it waits as well: one question at a time
+		}
+		commit.Results = append(commit.Results, postgres.CallOutcome{ID: r.Call, State: harness.ToolCallFailed, Result: "Not run: " + lackOf(overrun).words()})
 		commit.Again = true
 	}
 	return commit, nil

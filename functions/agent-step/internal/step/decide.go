@@ -39,6 +39,9 @@ type plan struct {
 	limits  limits
 	granted map[string]bool // digests that need no further question
 	waits   bool            // a human is asked
+	stalled bool            // nothing begins until that is decided
+	refused string          // why the turn ends when what runs has ended; empty: it does not
+	lack    *lack           // of what an open call has no room in
 	rulings rulings         // of the guardrails so far
 }
 
@@ -47,7 +50,7 @@ func decide(c *postgres.Claim, l limits) plan { return decideBy(c, l, rulings{})
 
 // decideBy does so with what the guardrails said of it.
 func decideBy(c *postgres.Claim, l limits, r rulings) plan {
-	p := plan{limits: l, rulings: r, commit: postgres.StepCommit{Claim: c, State: harness.SessionIdle, Screened: r.screened, Verdicts: r.verdicts}}
+	p := plan{limits: l, rulings: r, commit: postgres.StepCommit{Claim: c, State: harness.SessionIdle, Screened: r.screened, Verdicts: r.verdicts, Consumed: r.consumed}}
 	if len(c.Turns) == 0 || c.Turns[len(c.Turns)-1].State == harness.MessageDone {
 		p.commit.State = settled(c.State)
 		return p
@@ -68,12 +71,22 @@ func decideBy(c *postgres.Claim, l limits, r rulings) plan {
 	if r.blocked != nil {
 		return p.end(harness.SessionIdle, toldOf(*r.blocked, blockedInput))
 	}
-	if p.commit.Start {
+	if r.ask != nil {
+		p.guardrailAsks(c, harness.StageInput, r.ask.ruling, r.ask.text, "", r.ask.draft)
+		return p
+	}
+	next, whole := p.asked(c)
+	if p = next; whole {
+		return p
+	}
+	if p.commit.Start || questionOf(c, harness.StageInput, "") != nil { // then nothing was done with the message so far
 		if started, ok := p.trigger(c, turn); ok {
 			return started
 		}
 	}
-	p.open = p.settleCalls(c)
+	if p.open = p.settleCalls(c); p.lack != nil {
+		p.more(c, p.lack)
+	}
 	if p.open > 0 && (len(p.remotes) == 0 || c.Attempts <= maxAttempts) {
 		if p.commit.State = harness.SessionAwaitingExecution; p.waits {
 			p.commit.State = harness.SessionAwaitingApproval
@@ -83,6 +96,13 @@ func decideBy(c *postgres.Claim, l limits, r rulings) plan {
 	if c.Attempts > maxAttempts {
 		p.remotes = nil
 		return p.end(harness.SessionFailed, fmt.Sprintf("I tried %d times to work on this and could not finish. Please try again; if it happens again, tell the operator.", maxAttempts))
+	}
+	switch {
+	case p.refused != "":
+		return p.end(harness.SessionBlocked, p.refused)
+	case p.stalled:
+		p.commit.State = harness.SessionAwaitingApproval
+		return p
 	}
 	p.asks, p.used = true, used
 	return p
@@ -100,10 +120,11 @@ func (p plan) toModel(c *postgres.Claim) plan {
 		return p.end(harness.SessionBlocked, reason)
 	}
 	p.worst = l.worst(c, request)
-	if reason := cmp.Or(overBudget(c.Agent.Budget, used, c, request), p.noRoom(c, used)); reason != "" {
-		return p.overrun(reason)
+	budget := budgetOf(c)
+	if l := cmp.Or(overBudget(budget, used, c, request), p.noRoom(c, used)); l != nil {
+		return p.overrun(c, l)
 	}
-	if b := c.Agent.Budget.PerSession; b != nil && b.MaxSeconds > 0 {
+	if b := budget.PerSession; b != nil && b.MaxSeconds > 0 {
 		p.worst.Time = min(p.worst.Time, time.Duration(b.MaxSeconds)*time.Second-c.Spent.Time)
 	}
 	p.ask = &request
@@ -167,6 +188,12 @@ func (p *plan) settleCalls(c *postgres.Claim) int {
 	for i, call := range c.Calls {
 		switch {
 		case call.State.Ended():
+		case call.State == harness.ToolCallPending && p.refused != "":
+			p.ends(call, harness.ToolCallFailed, "Not run: "+p.refused)
+		case questionOf(c, harness.StageToolOutput, call.ID) != nil:
+			if stays, _ := p.resultAsked(c, call); stays {
+				open++
+			}
 		case call.Remote != nil:
 			if p.remote(c, call) {
 				open++
@@ -185,7 +212,11 @@ func (p *plan) settleCalls(c *postgres.Claim) int {
 			outcome := postgres.CallOutcome{ID: call.ID, State: harness.ToolCallDone, Result: changedText(call.Approval) + executionText(call.Execution)}
 			outcome.Result += repeated(repeats(c, call, i))
 			if r, judged := p.rulings.results[call.ID]; judged {
-				outcome.Result = passedOn(r, outcome.Result)
+				if outcome.Result = passedOn(r, outcome.Result); asking(r) {
+					p.guardrailAsks(c, harness.StageToolOutput, r, outcome.Result, call.ID, postgres.Draft{State: outcome.State, Result: outcome.Result})
+					open++
+					continue
+				}
 			}
 			p.commit.Results = append(p.commit.Results, outcome)
 		}
@@ -204,7 +235,7 @@ func repeated(n int) string {
 // end ends the turn with an answer in words. The answer is a step too, so that
 // the next turn's history shows what the person was told.
 func (p plan) end(state harness.SessionState, text string) plan {
-	p.ask = nil
+	p.ask, p.commit.Approvals = nil, nil
 	p.commit.State = state
 	p.commit.Reply = []string{text}
 	p.commit.Step = &postgres.NewStep{ID: newIDs().step(), Text: text}
@@ -215,23 +246,20 @@ func (p plan) end(state harness.SessionState, text string) plan {
 	return p
 }
 
-// overBudget says which limit the next question would break. A claim counts as
-// a step before the step is taken, and the largest answer counts as given, so
-// that a crash between asking and committing is never free.
-func overBudget(b harness.Budget, used postgres.Used, c *postgres.Claim, r model.Request) string {
+// overBudget says which limit of the turn the next question would break. A claim
+// counts as a step before the step is taken, and the largest answer counts as
+// given, so that a crash between asking and committing is never free.
+func overBudget(b harness.Budget, used postgres.Used, c *postgres.Claim, r model.Request) *lack {
 	worst := used.Tokens + int64(c.Attempts)*(r.EstimatedTokens()+int64(c.Agent.Model.MaxTokens))
-	var limit string
 	switch {
 	case used.Steps+c.Attempts > b.MaxSteps:
-		limit = fmt.Sprintf("%d steps", b.MaxSteps)
+		return &lack{scope: harness.ScopeTurn, kind: harness.KindSteps, limit: int64(b.MaxSteps), used: int64(used.Steps)}
 	case int(used.Elapsed.Seconds()) > b.MaxSeconds:
-		limit = fmt.Sprintf("%d seconds", b.MaxSeconds)
+		return &lack{scope: harness.ScopeTurn, kind: harness.KindMillis, limit: int64(b.MaxSeconds) * 1000, used: used.Elapsed.Milliseconds()}
 	case worst > int64(b.MaxTokens):
-		limit = fmt.Sprintf("%d tokens", b.MaxTokens)
-	default:
-		return ""
+		return &lack{scope: harness.ScopeTurn, kind: harness.KindTokens, limit: int64(b.MaxTokens), used: used.Tokens}
 	}
-	return "I stopped: this message used up its limit of " + limit + ". Send another message to go on."
+	return nil
 }
 
 func (p *plan) log(level harness.Level, format string, args ...any) {

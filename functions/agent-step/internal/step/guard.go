@@ -41,8 +41,17 @@ type rulings struct {
 	changed  map[harness.ToolCallID]guard.Ruling // of calls that a human changed before approving them
 	calls    []guard.Ruling                      // of the answer's, by their places
 	reply    *guard.Ruling
+	ask      *inputAsk             // about the message whose turn it is
+	consumed []harness.ApprovalID  // what humans have decided of it
 	verdicts []postgres.NewVerdict // but of the answer
 	spent    harness.Spending
+}
+
+// inputAsk is a message that waits for a human.
+type inputAsk struct {
+	ruling guard.Ruling
+	text   string
+	draft  postgres.Draft
 }
 
 // shown is what a model sees of a message.
@@ -141,6 +150,10 @@ func (j *judging) messages(c *postgres.Claim) {
 		if turn.Screened {
 			continue
 		}
+		if q := questionOf(c, harness.StageInput, ""); i == len(c.Turns)-1 && q != nil {
+			j.decided(c, turn, q)
+			continue
+		}
 		if !judges {
 			j.screened = append(j.screened, postgres.Screening{Message: turn.Message})
 			continue
@@ -151,6 +164,13 @@ func (j *judging) messages(c *postgres.Claim) {
 		}
 		last := i == len(c.Turns)-1
 		j.add(subject, func(r guard.Ruling) {
+			if asking(r) && last {
+				j.asks(turn, r)
+				return
+			}
+			if asking(r) { // nobody is asked about a turn that is over
+				r.BlockedBy = strings.Join(r.AskedBy, ", ")
+			}
 			screening := postgres.Screening{Message: turn.Message, HideFiles: len(turn.Files) > 0 && (r.HideFiles || r.BlockedBy != "")}
 			switch {
 			case r.BlockedBy != "":
@@ -169,6 +189,32 @@ func (j *judging) messages(c *postgres.Claim) {
 	}
 }
 
+// asks has the message of the turn wait for a human: no model sees it before.
+func (j *judging) asks(turn *postgres.TurnRecord, r guard.Ruling) {
+	ask := &inputAsk{ruling: r, text: r.Text, draft: postgres.Draft{HideFiles: len(turn.Files) > 0 && r.HideFiles}}
+	if r.Redacted {
+		ask.draft.Shown = &r.Text
+	}
+	for _, file := range turn.Files {
+		if !r.HideFiles {
+			ask.text += fmt.Sprintf("\n[With a file named %q]", harness.SafeFileName(file.FileName))
+		}
+	}
+	j.ask = ask
+	j.note(r, postgres.NewVerdict{Stage: harness.StageInput, Message: turn.Message})
+}
+
+// decided screens the message of the turn as a human has decided.
+func (j *judging) decided(c *postgres.Claim, turn *postgres.TurnRecord, q *postgres.TurnQuestion) {
+	screening := postgres.Screening{Message: turn.Message, Shown: q.Draft.Shown, HideFiles: q.Draft.HideFiles}
+	if !q.Approved() {
+		r, text := refusedBy(c, q), withheldMessage
+		j.blocked, screening.Shown, screening.HideFiles = &r, &text, len(turn.Files) > 0
+	}
+	turn.Screened, turn.Shown, turn.HiddenFiles = true, screening.Shown, screening.HideFiles
+	j.screened, j.consumed = append(j.screened, screening), append(j.consumed, q.ID)
+}
+
 // outcomes has judged what commands gave, and calls that a human wrote anew.
 func (j *judging) outcomes(c *postgres.Claim, p plan) {
 	turn := c.Turns[max(0, len(c.Turns)-1):]
@@ -183,8 +229,8 @@ func (j *judging) outcomes(c *postgres.Claim, p plan) {
 	if len(c.Agent.Guardrails.Of(harness.StageToolOutput)) > 0 {
 		for _, outcome := range p.commit.Results {
 			call := byID[outcome.ID]
-			if call.Execution == nil {
-				continue // the words are ours, or were judged when the call was made
+			if call.Execution == nil || questionOf(c, harness.StageToolOutput, call.ID) != nil {
+				continue // the words are ours, or were judged when the call was made or before a human was asked
 			}
 			j.add(guard.Subject{Stage: harness.StageToolOutput, Tool: call.Name, Text: outcome.Result}, func(r guard.Ruling) {
 				j.results[call.ID] = r
@@ -301,7 +347,11 @@ func (p *plan) replied(step *postgres.NewStep, text string) (string, bool) {
 	if r == nil {
 		return text, false
 	}
-	p.commit.Verdicts = append(p.commit.Verdicts, verdicts(*r, postgres.NewVerdict{Stage: harness.StageOutput, Message: p.message(), Step: step.ID})...)
+	judged := postgres.NewVerdict{Stage: harness.StageOutput, Message: p.message(), Step: step.ID}
+	if asking(*r) {
+		judged.Step = "" // it has no row before that is decided
+	}
+	p.commit.Verdicts = append(p.commit.Verdicts, verdicts(*r, judged)...)
 	switch {
 	case r.BlockedBy != "":
 		p.commit.Withhold = true

@@ -301,6 +301,9 @@ func TestGuardrailSuite(t *testing.T) {
 func (b *bench) led(j judgement, models *recorder, asked int) {
 	b.t.Helper()
 	blocks := j.leads(harness.GuardrailBlock)
+	if j.Stage != harness.StageToolCall && j.leads(harness.GuardrailAsk) {
+		b.approves(j, models, asked)
+	}
 	switch j.Stage {
 	case harness.StageInput:
 		if blocks {
@@ -364,6 +367,24 @@ func (b *bench) led(j judgement, models *recorder, asked int) {
 			b.t.Errorf("the history keeps %q, want %q", got, want)
 		}
 	}
+}
+
+// approves checks that the text waits for a human, who sees it, and lets it go on.
+func (b *bench) approves(j judgement, models *recorder, asked int) {
+	b.t.Helper()
+	b.same("waits", b.state()+" "+b.text(`SELECT string_agg((context->>'Guardrail') || ' ' || kind || ' ' || (input->'guardrail'->>'stage'), ',') FROM approvals WHERE session_id = $1 AND state = 'PENDING'`, b.session),
+		fmt.Sprintf("AWAITING_APPROVAL g GUARDRAIL %s", j.Stage))
+	if want := map[harness.GuardrailStage]int{harness.StageInput: 0, harness.StageToolOutput: 1, harness.StageOutput: 1}[j.Stage]; len(models.asked) != asked+want {
+		b.t.Errorf("the model was asked %d times before that is decided, want %d", len(models.asked)-asked, want)
+	}
+	if card := b.text(`SELECT text FROM replies WHERE session_id = $1 AND kind = 'CARD'`, b.session); !strings.Contains(card, j.Text) || !strings.Contains(card, "data and no instruction") {
+		b.t.Errorf("the card says %q", card)
+	}
+	tap := b.text(`SELECT approval_id || '.' || left(digest, 12) || '.a' FROM approvals WHERE session_id = $1`, b.session)
+	if got := b.press("yes "+j.Name, b.text(`SELECT chat FROM sessions WHERE session_id = $1`, b.session), "user", tap); got != postgres.TapDecided {
+		b.t.Fatalf("the tap is %s", got)
+	}
+	b.once()
 }
 
 // stored checks the row of the verdict, what log and timeline say, and its count.

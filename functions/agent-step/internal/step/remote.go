@@ -61,9 +61,12 @@ func (p *plan) remote(c *postgres.Claim, call postgres.CallRecord) bool {
 	if r, judged := p.rulings.changed[call.ID]; judged && (r.BlockedBy != "" || r.Redacted) { // what was approved is made as it is, or not at all
 		return p.ends(call, harness.ToolCallDenied, deniedResult(r))
 	}
+	if p.stalled {
+		return true
+	}
 	next := remoteCall{RemoteCall: RemoteCall{ID: call.ID, Remote: now, Arguments: harness.CanonicalJSON([]byte(arguments))}, name: call.Name, limit: limit}
-	if reason := p.callRoom(c, &next); reason != "" {
-		return p.ends(call, harness.ToolCallFailed, "Not run: "+reason)
+	if l := p.callRoom(c, &next); l != nil {
+		return p.lacks(c, call, l)
 	}
 	p.remotes = append(p.remotes, next)
 	return true
@@ -77,18 +80,19 @@ func (p *plan) ends(call postgres.CallRecord, state harness.ToolCallState, resul
 
 // callRoom says which budget leaves no time for the call, or cuts its limit to
 // what there is.
-func (p *plan) callRoom(c *postgres.Claim, call *remoteCall) string {
-	if int(c.Used.Elapsed.Seconds()) > c.Agent.Budget.MaxSeconds {
-		return over(harness.ScopeTurn, harness.KindMillis, int64(c.Agent.Budget.MaxSeconds)*1000)
+func (p *plan) callRoom(c *postgres.Claim, call *remoteCall) *lack {
+	budget := budgetOf(c)
+	if int(c.Used.Elapsed.Seconds()) > budget.MaxSeconds {
+		return &lack{scope: harness.ScopeTurn, kind: harness.KindMillis, limit: int64(budget.MaxSeconds) * 1000, used: c.Used.Elapsed.Milliseconds()}
 	}
-	session := c.Agent.Budget.PerSession
-	if reason := exceeds(harness.ScopeSession, session, c.Spent, harness.Spending{Time: call.limit}); reason != "" {
-		return reason
+	session := budget.PerSession
+	if l := exceeds(harness.ScopeSession, session, c.Spent, harness.Spending{Time: call.limit}); l != nil {
+		return l
 	}
 	if session != nil && session.MaxSeconds > 0 {
 		call.limit = min(call.limit, time.Duration(session.MaxSeconds)*time.Second-c.Spent.Time)
 	}
-	return ""
+	return nil
 }
 
 // subjectOfRemote is what a human approves of a call that goes elsewhere.
@@ -153,6 +157,7 @@ func (s *Stepper) act(ctx context.Context, claim *postgres.Claim, p plan) (postg
 	}
 	p.commit.Spent = p.commit.Spent.Plus(harness.Spending{Time: time.Since(began)})
 	var j judging
+	held := map[harness.ToolCallID]guard.Ruling{} // results that a guardrail asks about
 	for i, call := range batch {
 		o := outcomes[i]
 		p.commit.Results = append(p.commit.Results, postgres.CallOutcome{ID: call.ID, State: o.State, Result: outcomeText(o, s.Secrets) + again(claim, call.ID)})
@@ -160,6 +165,9 @@ func (s *Stepper) act(ctx context.Context, claim *postgres.Claim, p plan) (postg
 		if o.Text != "" && len(claim.Agent.Guardrails.Of(harness.StageToolOutput)) > 0 {
 			at := len(p.commit.Results) - 1
 			j.add(guard.Subject{Stage: harness.StageToolOutput, Tool: call.name, Text: p.commit.Results[at].Result}, func(r guard.Ruling) {
+				if asking(r) {
+					held[call.ID] = r
+				}
 				p.commit.Results[at].Result = passedOn(r, p.commit.Results[at].Result)
 				j.note(r, postgres.NewVerdict{Stage: harness.StageToolOutput, Message: p.message(), Call: call.ID})
 			})
@@ -169,11 +177,26 @@ func (s *Stepper) act(ctx context.Context, claim *postgres.Claim, p plan) (postg
 		return p.commit, err
 	}
 	p.commit.Verdicts, p.commit.Spent = append(p.commit.Verdicts, j.verdicts...), p.commit.Spent.Plus(j.spent)
-	if p.open -= len(batch); p.open == 0 {
+	p.holdBack(claim, held)
+	if p.open -= len(batch) - len(held); p.open == 0 {
 		p.commit.State = harness.SessionRunning
 	}
 	p.commit.Again = p.commit.Again || p.open == 0 || len(p.remotes) > len(batch)
 	return p.commit, nil
+}
+
+// holdBack takes the results out of the commit that guardrails ask about: their
+// calls were made, and stay open until a human has decided.
+func (p *plan) holdBack(c *postgres.Claim, held map[harness.ToolCallID]guard.Ruling) {
+	var kept []postgres.CallOutcome
+	for _, outcome := range p.commit.Results {
+		if r, ok := held[outcome.ID]; ok {
+			p.guardrailAsks(c, harness.StageToolOutput, r, outcome.Result, outcome.ID, postgres.Draft{State: outcome.State, Result: outcome.Result})
+			continue
+		}
+		kept = append(kept, outcome)
+	}
+	p.commit.Results = kept
 }
 
 // again warns of a call that is made too often.
@@ -259,8 +282,13 @@ func (s *Stepper) reserveTime(ctx context.Context, c *postgres.Claim, p plan) (p
 		return p, err
 	}
 	if overrun != nil {
+		if l := lackOf(overrun); asksMore(c, l) {
+			p.more(c, l)
+			p.remotes = nil
+			return p, nil
+		}
 		for _, call := range p.remotes {
-			p.commit.Results = append(p.commit.Results, postgres.CallOutcome{ID: call.ID, State: harness.ToolCallFailed, Result: "Not run: " + overDay(overrun)})
+			p.commit.Results = append(p.commit.Results, postgres.CallOutcome{ID: call.ID, State: harness.ToolCallFailed, Result: "Not run: " + lackOf(overrun).words()})
 		}
 		if p.open -= len(p.remotes); p.open == 0 {
 			p.commit.State = harness.SessionRunning

@@ -34,6 +34,7 @@ type Store interface {
 	Granted(ctx context.Context, agent harness.AgentName, session harness.SessionID, digests []string) (map[string]bool, error)
 	DueIn(ctx context.Context, id harness.SessionID) (in time.Duration, ok bool, err error)
 	Reserve(ctx context.Context, agent harness.AgentName, user string, b harness.Budget, want harness.Spending) (postgres.Reservation, *postgres.BudgetOverrun, error)
+	ReserveWhole(ctx context.Context, agent harness.AgentName, user string, b harness.Budget, want harness.Spending) (postgres.Reservation, *postgres.BudgetOverrun, error)
 	BeginCalls(ctx context.Context, claim *postgres.Claim, calls []harness.ToolCallID) ([]harness.ToolCallID, error)
 	HoldSession(ctx context.Context, id harness.SessionID, text string) ([]event.Event, error)
 	DueSessions(ctx context.Context, agent harness.AgentName, limit int) ([]event.Event, error)
@@ -336,12 +337,32 @@ func redact(c *postgres.StepCommit, secrets []harness.Secret) {
 		}
 	}
 	c.Reason = clean(c.Reason)
-	if c.Step == nil {
+	for _, a := range c.Approvals {
+		d := a.Draft
+		if d == nil {
+			continue
+		}
+		for i := range d.Reply {
+			d.Reply[i] = clean(d.Reply[i])
+		}
+		for i := range d.Choices {
+			d.Choices[i].Title, d.Choices[i].Description = clean(d.Choices[i].Title), clean(d.Choices[i].Description)
+		}
+		if d.Result = clean(d.Result); d.Shown != nil {
+			*d.Shown = clean(*d.Shown)
+		}
+		redactStep(d.Step, clean)
+	}
+	redactStep(c.Step, clean)
+}
+
+func redactStep(step *postgres.NewStep, clean func(string) string) {
+	if step == nil {
 		return
 	}
-	c.Step.Text, c.Step.Model, c.Step.Carry = clean(c.Step.Text), cut(clean(c.Step.Model)), harness.CleanText(c.Step.Carry)
-	for i := range c.Step.Calls {
-		call := &c.Step.Calls[i]
+	step.Text, step.Model, step.Carry = clean(step.Text), cut(clean(step.Model)), harness.CleanText(step.Carry)
+	for i := range step.Calls {
+		call := &step.Calls[i]
 		call.Name, call.ProviderID = cut(clean(call.Name)), harness.CleanText(call.ProviderID)
 		call.Arguments, call.Result = clean(call.Arguments), clean(call.Result)
 	}

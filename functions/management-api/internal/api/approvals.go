@@ -162,6 +162,9 @@ func (a *api) decide(ctx context.Context, id harness.ApprovalID, said decisionBo
 	if harness.KindOf(err) == harness.Invalid && said.Arguments != nil {
 		return nil, refuseField("#/arguments", harness.MessageOf(err))
 	}
+	if harness.KindOf(err) == harness.Invalid && said.Scope != "" {
+		return nil, refuseField("#/scope", harness.MessageOf(err))
+	}
 	if harness.KindOf(err) == harness.Conflict {
 		p := refuse(http.StatusConflict, harness.MessageOf(err))
 		if after.State == harness.ApprovalPending && said.Digest != "" && said.Digest != after.Digest {

@@ -52,6 +52,7 @@ func newApprovalList(sys System) *cobra.Command {
 		return printList(sys, f, "approvals", l, []column[view.Approval]{
 			{"ID", func(a view.Approval) string { return string(a.ID) }},
 			{"AGENT", func(a view.Approval) string { return string(a.Agent) }},
+			{"KIND", func(a view.Approval) string { return string(a.Kind) }},
 			{"STATE", func(a view.Approval) string { return string(a.State) }},
 			{"REQUESTED", func(a view.Approval) string { return when(a.RequestedAt) }},
 			{"EXPIRES", func(a view.Approval) string { return whenever(a.ExpiresAt) }},
@@ -113,7 +114,7 @@ func newApprovalShow(sys System) *cobra.Command {
 
 // question prints what is asked: all of it, since it is what will run.
 func (m *manager) question(w interface{ Write([]byte) (int, error) }, a view.Approval) error {
-	err := facts(w, "ID", string(a.ID), "Agent", string(a.Agent), "Session", string(a.Session), "Node", a.CurrentNode, "Asked", when(a.RequestedAt), "Expires", whenever(a.ExpiresAt),
+	err := facts(w, "ID", string(a.ID), "Kind", string(a.Kind), "Agent", string(a.Agent), "Session", string(a.Session), "Node", a.CurrentNode, "Asked", when(a.RequestedAt), "Expires", whenever(a.ExpiresAt),
 		"State", string(a.State), "Decided by", a.DecidedBy, "Over", a.DecidedVia, "Decided", whenever(a.DecidedAt), "Digest", a.Digest)
 	if err != nil {
 		return err
@@ -157,6 +158,12 @@ func askedCommand(input json.RawMessage) (string, bool) {
 	}
 	command, err := harness.ShellCommand(subject.Arguments)
 	return command, err == nil
+}
+
+// askedOnce reports whether a is a turn's own question, which no decision can
+// answer for later.
+func askedOnce(a view.Approval) bool {
+	return a.Kind == harness.ApprovalOfBudget || a.Kind == harness.ApprovalOfGuardrail
 }
 
 // newDecision makes approve and reject.
@@ -203,6 +210,9 @@ func newDecision(sys System, approve bool) *cobra.Command {
 		}
 		if item.View.State != harness.ApprovalPending {
 			return &conflictError{what + " is closed: " + decided(item.View)}
+		}
+		if d.Scope != "" && askedOnce(item.View) {
+			return &usageError{fmt.Sprintf("--scope must be once: %s is of this moment, and is asked anew each time", what)}
 		}
 		if approve {
 			if err := m.question(sys.Stderr, item.View); err != nil {
