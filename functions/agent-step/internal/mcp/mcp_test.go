@@ -215,13 +215,14 @@ func TestAServerWithFiveHundredTools(t *testing.T) {
 	}
 	f.sdk.AddTool(&sdk.Tool{Name: "big", InputSchema: map[string]any{"type": "object", "description": strings.Repeat("x", 65<<10)}}, nil)
 	f.sdk.AddTool(&sdk.Tool{Name: "headed", InputSchema: map[string]any{"type": "object", "properties": map[string]any{"region": map[string]any{"type": "string", "x-mcp-header": "Region"}}}}, nil)
+	f.sdk.AddTool(&sdk.Tool{Name: "bracketed", InputSchema: map[string]any{"type": "object", "properties": map[string]any{"filter[id]": map[string]any{"type": "string"}}}}, nil)
 	w := newWorld(t, harness.MCPServer{Name: "far", URL: f.URL})
 	w.say("go")
 	w.until("IDLE")
-	if n := len(w.offered()); n != 256 {
-		t.Fatalf("%d tools are offered, want 256", n)
+	if n := len(w.offered()); n != 126 {
+		t.Fatalf("%d tools are offered, want 126", n)
 	}
-	w.says("the log", w.text(`SELECT string_agg(message, ' ') FROM agent_execution_logs`), "245 of its tools are not offered: at most 256 are", "1 of its tools are not offered: their parameters are longer than 64 KiB", "1 of its tools are not offered: they want parameters in headers")
+	w.says("the log", w.text(`SELECT string_agg(message, ' ') FROM agent_execution_logs`), "375 of its tools are not offered: at most 126 are", "1 of its tools are not offered: their parameters are longer than 64 KiB", "1 of its tools are not offered: they want parameters in headers", "1 of its tools are not offered: the names of their parameters")
 	w.change(func(a *harness.Agent) { a.MCPServers[0].AllowedTools = []string{"tool499", "big"} })
 	w.say("go")
 	w.until("IDLE")

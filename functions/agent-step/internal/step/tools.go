@@ -65,7 +65,7 @@ type Outcome struct {
 
 // What all blocks together may offer.
 const (
-	maxOffered  = 256
+	maxOffered  = 126 // with the two of a step, as many as OpenAI takes
 	maxToolName = 64 // characters: the least of what models' APIs take
 )
 
