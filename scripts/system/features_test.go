@@ -279,6 +279,9 @@ func (c *conversation) say(text string) (answer string, asked fake.ModelRequest)
 // it is told before the conversation: its system prompt and what the tools are.
 func definitions(t *testing.T, r fake.ModelRequest) (names []string, told string) {
 	t.Helper()
+	if r.Body == nil { // it was never asked
+		return nil, ""
+	}
 	var question struct {
 		System   json.RawMessage `json:"system"`
 		Tools    json.RawMessage `json:"tools"`

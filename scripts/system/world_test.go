@@ -363,8 +363,8 @@ func (w *world) secret(name, key string) (string, bool) {
 		return w.dsn, true // replaced per Service by env
 	}
 	value, ok := map[string]string{
-		"model/provider":                            string(w.provider),
-		"model/name":                                "tuluat-stand-in",
+		"model/provider": string(w.provider),
+		"model/name":     "tuluat-stand-in",
 		"model/" + string(w.provider) + "-base-url": w.modelURL,
 		"model/" + string(w.provider) + "-api-key":  modelKey,
 	}[name+"/"+key]

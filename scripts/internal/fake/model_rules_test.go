@@ -26,13 +26,17 @@ const (
 // with puts fields into a request; those it has twice count as said last.
 func with(body, fields string) string { return strings.TrimSuffix(body, "}") + "," + fields + "}" }
 
-func functions(definitions ...string) string { return `"tools":[` + strings.Join(definitions, ",") + `]` }
+func functions(definitions ...string) string {
+	return `"tools":[` + strings.Join(definitions, ",") + `]`
+}
 
 func function(name, description, parameters string) string {
 	return fmt.Sprintf(`{"type":"function","function":{"name":%q,"description":%q,"parameters":%s}}`, name, description, parameters)
 }
 
-func tool(name, schema string) string { return fmt.Sprintf(`{"name":%q,"input_schema":%s}`, name, schema) }
+func tool(name, schema string) string {
+	return fmt.Sprintf(`{"name":%q,"input_schema":%s}`, name, schema)
+}
 
 func said(blocks ...string) string {
 	return `{"role":"user","content":[` + strings.Join(blocks, ",") + `]}`

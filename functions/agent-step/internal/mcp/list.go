@@ -16,7 +16,7 @@ import (
 
 // What is kept of a server's list.
 const (
-	maxTools       = 126 // no more are offered of all servers together
+	maxTools       = 126      // no more are offered of all servers together
 	maxSchema      = 64 << 10 // bytes of one tool's parameters
 	maxDescription = 8 << 10  // bytes
 	maxToolName    = 128      // bytes

@@ -66,7 +66,7 @@ type Outcome struct {
 // What all blocks together may offer.
 const (
 	maxOffered  = 126 // with the two of a step, as many as OpenAI takes
-	maxToolName = 64 // characters: the least of what models' APIs take
+	maxToolName = 64  // characters: the least of what models' APIs take
 )
 
 // offers are the tools of all blocks, by the name that the model calls them by.
