@@ -35,7 +35,9 @@ type feature struct {
 const noTool = "Not run: there is no tool of this name."
 
 func features(agent string) []feature {
-	remote := `SELECT count(*) FROM tool_calls WHERE state = 'DONE' AND remote ->> 'block' = `
+	calls := func(block string) string {
+		return `SELECT count(*) FROM tool_calls WHERE state = 'DONE' AND remote ->> 'block' = '` + block + `'`
+	}
 	return []feature{
 		{
 			name: "guardrails", text: "the word is forbidden", on: "Not that word.", off: "what you said: the word is forbidden",
@@ -43,16 +45,16 @@ func features(agent string) []feature {
 		},
 		{
 			name: "mcpServers", text: "use: api__list_agents", on: agent, off: `I have no tool "api__list_agents"`,
-			tools: []string{"api__list_agents"}, insist: "insist on mcp", counts: remote + `'mcp'`,
+			tools: []string{"api__list_agents"}, insist: "insist on mcp", counts: calls(harness.BlockMCP),
 		},
 		{
 			name: "a2a", text: `use: other__send {"text": "count"}`, on: "You have sent 1 messages", off: `I have no tool "other__send"`,
-			tools: []string{"other__send", "other__task"}, insist: "insist on a2a", counts: remote + `'a2a'`,
+			tools: []string{"other__send", "other__task"}, insist: "insist on a2a", counts: calls(harness.BlockA2A),
 			path: "/a2a/" + agent + "/.well-known/agent-card.json",
 		},
 		{
 			name: "skills", text: `use: loadSkill {"name": "greeting"}`, on: "Say hello to everybody.", off: `I have no tool "loadSkill"`,
-			tools: []string{harness.ToolLoadSkill}, traces: []string{"For greeting people."}, insist: "insist on skills", counts: remote + `'skills'`,
+			tools: []string{harness.ToolLoadSkill}, traces: []string{"For greeting people."}, insist: "insist on skills", counts: calls(harness.BlockSkills),
 		},
 		{
 			name: "harness", text: "run: echo from the sandbox", on: "from the sandbox", off: "I cannot run commands here",
