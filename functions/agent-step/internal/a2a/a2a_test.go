@@ -207,10 +207,10 @@ func TestCards(t *testing.T) {
 	private := newWorld(t, f.peer())
 	private.build(a2a.Options{})
 	before := len(f.methods)
-	private.say("go")
-	private.until("IDLE")
-	private.says("the row", private.text(`SELECT reason FROM remote_servers`), "the address is not public")
-	private.same("requests", fmt.Sprint(len(f.methods)-before), "0")
+	private.Say("go")
+	private.Until("IDLE")
+	private.Says("the row", private.Text(`SELECT reason FROM remote_servers`), "the address is not public")
+	private.Same("requests", fmt.Sprint(len(f.methods)-before), "0")
 }
 
 // A peer that goes wrong after its card was read: the message is sent once at most,
