@@ -72,7 +72,7 @@ func (s *Servers) list(ctx context.Context, agent harness.AgentName, server harn
 		}
 		w.next()
 	}
-	for _, why := range []string{tooMany, tooMuch, tooLong, noObject, headers, noName} {
+	for _, why := range []string{tooMany, tooMuch, tooLong, noObject, noKey, headers, noName} {
 		if n := count[why]; n > 0 {
 			l.notes = append(l.notes, fmt.Sprintf("%d of its tools are not offered: %s", n, why))
 		}
