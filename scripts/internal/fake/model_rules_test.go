@@ -160,10 +160,9 @@ func broken() []struct{ path, rule, body, says string } {
 func TestEveryRuleIsToldAndCounted(t *testing.T) {
 	seen := map[string][]string{}
 	for _, test := range broken() {
-		wire := strings.TrimPrefix(strings.TrimPrefix(test.path, "/v1/"), "chat/")
-		wire = map[string]string{"messages": "anthropic"}[wire]
-		if wire == "" {
-			wire = "openai"
+		wire := "openai"
+		if test.path == anthropic {
+			wire = "anthropic"
 		}
 		if !slices.Contains(seen[wire], test.rule) {
 			seen[wire] = append(seen[wire], test.rule)
