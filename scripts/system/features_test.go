@@ -3,7 +3,6 @@
 package system_test
 
 import (
-	"context"
 	"encoding/json"
 	"fmt"
 	"io"
@@ -97,9 +96,7 @@ func TestTheNextStepObeysASwitch(t *testing.T) {
 	})
 	for _, f := range features(agents[0].name) {
 		t.Run(f.name, func(t *testing.T) {
-			ctx, cancel := context.WithTimeout(t.Context(), 5*time.Minute)
-			defer cancel()
-			c := &conversation{t: t, ctx: ctx, world: w, rest: newREST(w), agent: agents[0].name, chat: f.name}
+			c := &conversation{t: t, world: w, rest: newREST(w), agent: agents[0].name, chat: f.name}
 			c.has(f, "before")
 			c.turn(map[string]bool{f.name: false})
 			c.lacks(f, "while it is off")
@@ -108,9 +105,7 @@ func TestTheNextStepObeysASwitch(t *testing.T) {
 		})
 	}
 	t.Run("all", func(t *testing.T) {
-		ctx, cancel := context.WithTimeout(t.Context(), 5*time.Minute)
-		defer cancel()
-		c := &conversation{t: t, ctx: ctx, world: w, rest: newREST(w), agent: agents[0].name, chat: "all"}
+		c := &conversation{t: t, world: w, rest: newREST(w), agent: agents[0].name, chat: "all"}
 		off, on := map[string]bool{}, map[string]bool{}
 		for _, f := range features(agents[0].name) {
 			off[f.name], on[f.name] = false, true
@@ -130,7 +125,6 @@ func TestTheNextStepObeysASwitch(t *testing.T) {
 // conversation is one by the management API.
 type conversation struct {
 	t       *testing.T
-	ctx     context.Context //nolint:containedctx // of one test
 	world   *world
 	rest    *rest
 	agent   string
@@ -230,7 +224,7 @@ func (c *conversation) must(err error) {
 
 func (c *conversation) ask(method, url string, body []byte) int {
 	c.t.Helper()
-	request, err := http.NewRequestWithContext(c.ctx, method, url, strings.NewReader(string(body)))
+	request, err := http.NewRequestWithContext(c.t.Context(), method, url, strings.NewReader(string(body)))
 	c.must(err)
 	request.Header.Set("Authorization", "Bearer "+tokenOf("ann"))
 	request.Header.Set("Content-Type", "application/json")
@@ -252,7 +246,7 @@ func (c *conversation) say(text string) (answer string, asked fake.ModelRequest)
 	c.t.Helper()
 	c.said++
 	key := fmt.Sprintf("%s-%d", c.chat, c.said)
-	status, body, _, err := c.rest.call(c.ctx, "ann", http.MethodPost, "/sessions", key, map[string]string{"agent": c.agent, "chat": c.chat, "text": text})
+	status, body, _, err := c.rest.call(c.t.Context(), "ann", http.MethodPost, "/sessions", key, map[string]string{"agent": c.agent, "chat": c.chat, "text": text})
 	c.must(err)
 	var accepted struct{ Session, Message string }
 	if status != http.StatusAccepted || json.Unmarshal(body, &accepted) != nil {
@@ -265,7 +259,7 @@ func (c *conversation) say(text string) (answer string, asked fake.ModelRequest)
 		c.t.Fatalf("%q went to the session %s, and the conversation is %s", text, accepted.Session, c.session)
 	}
 	c.world.await(2*time.Minute, fmt.Sprintf("%q is answered", text), func() (bool, string) {
-		err := c.world.db.QueryRow(c.ctx, `SELECT COALESCE((SELECT text FROM messages WHERE session_id = $1 AND direction = 'OUTBOUND' AND in_reply_to = $2 ORDER BY seq DESC LIMIT 1), '')`,
+		err := c.world.db.QueryRow(c.t.Context(), `SELECT COALESCE((SELECT text FROM messages WHERE session_id = $1 AND direction = 'OUTBOUND' AND in_reply_to = $2 ORDER BY seq DESC LIMIT 1), '')`,
 			c.session, accepted.Message).Scan(&answer)
 		return err == nil && answer != "", fmt.Sprint(err)
 	})
