@@ -6,7 +6,6 @@ import (
 	"context"
 	"fmt"
 	"log/slog"
-	"net/http/httptest"
 	"net/url"
 	"os"
 	"path"
@@ -63,6 +62,7 @@ type world struct {
 	db       *pgxpool.Pool
 	model    *fake.Model
 	modelURL string
+	provider harness.Provider // whose wire the model speaks
 	receiver *receiver
 	set      *manifest.Set
 	people   *messengers // nil: nobody is on WhatsApp and Telegram
@@ -104,10 +104,7 @@ func newWorld(t *testing.T, p plan) *world {
 		t.Cleanup(w.proxies[service.Name].Close)
 	}
 	w.receiver = newReceiver(t, p.agents, p.seed, p.flaky)
-	w.model = fake.NewModel(fake.ModelOptions{Key: modelKey, Script: p.script})
-	model := httptest.NewServer(w.model)
-	t.Cleanup(model.Close)
-	w.modelURL = model.URL + "/v1"
+	w.startModel()
 	w.must(writeAgents(w.agentsDir(), p.agents, w.receiver.url))
 	if p.gated {
 		w.gate = newGate(w)
@@ -360,18 +357,16 @@ func (w *world) wait(patience time.Duration, done func() (bool, string)) (string
 	}
 }
 
-const modelKey = "key-of-the-played-model"
-
 // secret is a Secret's key, as the platform would have it.
 func (w *world) secret(name, key string) (string, bool) {
 	if name == "database" {
 		return w.dsn, true // replaced per Service by env
 	}
 	value, ok := map[string]string{
-		"model/provider":        "openai",
-		"model/name":            "tuluat-stand-in",
-		"model/openai-base-url": w.modelURL,
-		"model/openai-api-key":  modelKey,
+		"model/provider": string(w.provider),
+		"model/name":     "tuluat-stand-in",
+		"model/" + string(w.provider) + "-base-url": w.modelURL,
+		"model/" + string(w.provider) + "-api-key":  modelKey,
 	}[name+"/"+key]
 	return value, ok
 }

@@ -109,6 +109,7 @@ func control(model *fake.Model) http.Handler {
 	mux.HandleFunc("GET /healthz", func(http.ResponseWriter, *http.Request) {})
 	mux.HandleFunc("POST /touch", touch)
 	mux.HandleFunc("GET /requests", func(w http.ResponseWriter, _ *http.Request) { answer(w, model.Requests()) })
+	mux.HandleFunc("GET /faults", func(w http.ResponseWriter, _ *http.Request) { answer(w, model.Faults()) })
 	relay := newRelay()
 	mux.Handle("/relay/", relay)
 	mux.HandleFunc("GET /relayed", relay.next)

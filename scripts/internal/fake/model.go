@@ -6,6 +6,7 @@ package fake
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"io"
 	"log/slog"
 	"maps"
@@ -22,6 +23,7 @@ type ModelOptions struct {
 	Key    string       // the only key accepted; empty for any
 	Models []string     // the only models known; empty for any
 	Keep   int          // how many requests are remembered whole; 0 means 1000
+	Thinks bool         // on Anthropic's wire it thinks before it calls a tool, and looks whether its thoughts come back as they were
 	Log    *slog.Logger // nil for silence
 
 	Now func() time.Time // nil for time.Now
@@ -43,6 +45,7 @@ type Model struct {
 	count    int
 	sessions map[string]int
 	fired    map[firing]int
+	faults   map[string]int
 }
 
 // ModelRequest is one request a Model received.
@@ -54,6 +57,7 @@ type ModelRequest struct {
 	Session  string      `json:"session"`
 	UserText string      `json:"userText"` // the last one; empty for a refused request
 	Refused  string      `json:"refused"`  // why the request broke the wire's rules; empty when it did not
+	Rule     string      `json:"rule"`     // that it broke
 }
 
 const (
@@ -74,7 +78,7 @@ func NewModel(o ModelOptions) *Model {
 	if o.Now == nil {
 		o.Now = time.Now
 	}
-	m := &Model{options: o, mux: http.NewServeMux(), sessions: map[string]int{}, fired: map[firing]int{}}
+	m := &Model{options: o, mux: http.NewServeMux(), sessions: map[string]int{}, fired: map[firing]int{}, faults: map[string]int{}}
 	m.mux.Handle("POST /v1/chat/completions", m.endpoint(openAIFormat{}))
 	m.mux.Handle("POST /v1/messages", m.endpoint(anthropicFormat{}))
 	m.mux.HandleFunc("GET /v1/models", m.listModels)
@@ -127,6 +131,9 @@ type refusal struct {
 	Type    string `json:"type,omitempty"` // empty: what the wire uses for the status
 	Code    string `json:"code,omitempty"`
 	Message string `json:"message,omitempty"`
+
+	param  string // where it is, on OpenAI's wire
+	broken rule   // empty for what a script says
 }
 
 // conversation is a request on either wire.
@@ -141,6 +148,7 @@ type conversation struct {
 type turn struct {
 	Role    string // user, assistant or tool
 	Text    string
+	Images  int `json:",omitempty"`
 	Calls   []call
 	Results []result
 }
@@ -163,14 +171,20 @@ type answer struct {
 	Text  string
 	Calls []call
 	Stop  string // end, tool_calls, length, refusal, or the provider's own word
+
+	Thinks bool // as the model's options say
 }
 
 func (m *Model) endpoint(f format) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		body, err := io.ReadAll(http.MaxBytesReader(w, r.Body, maxModelBody))
-		if err != nil {
+		if _, big := errors.AsType[*http.MaxBytesError](err); big {
+			m.fault(f.name(), ruleSize)
 			f.refuse(w, refusal{Status: http.StatusRequestEntityTooLarge, Message: "Request exceeds the maximum size"})
 			return
+		}
+		if err != nil {
+			panic(http.ErrAbortHandler) // its sender is gone
 		}
 		chat, refused := m.admit(f, r.Header, body)
 		session := m.record(f, r.Header, body, chat, refused)
@@ -184,6 +198,7 @@ func (m *Model) endpoint(f format) http.Handler {
 			return
 		}
 		said, wait := converse(chat)
+		said.Thinks = m.options.Thinks
 		if !sleep(r.Context(), wait) {
 			return
 		}
@@ -199,14 +214,14 @@ func (m *Model) admit(f format, header http.Header, body []byte) (conversation, 
 		if key == "" {
 			said = "You didn't provide an API key."
 		}
-		return conversation{}, &refusal{Status: http.StatusUnauthorized, Code: "invalid_api_key", Message: said}
+		return conversation{}, &refusal{Status: http.StatusUnauthorized, Code: "invalid_api_key", Message: said, broken: ruleKey}
 	}
 	chat, refused := f.parse(header, body)
 	if refused != nil {
 		return conversation{}, refused
 	}
 	if known := m.options.Models; len(known) > 0 && !contains(known, chat.Model) {
-		return conversation{}, &refusal{Status: http.StatusNotFound, Code: "model_not_found", Message: "The model `" + chat.Model + "` does not exist"}
+		return conversation{}, &refusal{Status: http.StatusNotFound, Code: "model_not_found", Message: "The model `" + chat.Model + "` does not exist", broken: ruleModel}
 	}
 	return chat, nil
 }
@@ -227,7 +242,8 @@ func (m *Model) record(f format, header http.Header, body []byte, chat conversat
 	}
 	request := ModelRequest{At: m.options.Now(), Wire: f.name(), Header: header.Clone(), Body: body, Session: session, UserText: lastUserText(chat)}
 	if refused != nil {
-		request.Refused = refused.Message
+		request.Refused, request.Rule = refused.Message, string(refused.broken)
+		m.fault(f.name(), refused.broken)
 	}
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -263,6 +279,7 @@ func (m *Model) listModels(w http.ResponseWriter, r *http.Request) {
 }
 
 func (m *Model) notFound(w http.ResponseWriter, r *http.Request) {
+	m.fault(wireOpenAI, ruleAddress)
 	openAIFormat{}.refuse(w, refusal{Status: http.StatusNotFound, Code: "unknown_url", Message: "Unknown request URL: " + r.Method + " " + r.URL.Path})
 }
 

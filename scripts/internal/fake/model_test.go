@@ -177,55 +177,6 @@ func TestItRemembers(t *testing.T) {
 	}
 }
 
-func TestItIsAsStrictAsTheRealOnes(t *testing.T) {
-	called := `{"role":"assistant","tool_calls":[{"id":"a","type":"function","function":{"name":"executeShell","arguments":"{}"}}]}`
-	used := `{"role":"assistant","content":[{"type":"tool_use","id":"a","name":"executeShell","input":{}}]}`
-	resulted := `{"role":"user","content":[{"type":"tool_result","tool_use_id":"a","content":"ok"}]}`
-	for _, test := range []struct{ path, name, body, says string }{
-		{openAI, "not JSON", `{`, "parse the JSON"},
-		{openAI, "unknown field", `{"model":"m","messages":[` + user("x") + `],"max_token":3}`, "max_token"},
-		{openAI, "no model", `{"messages":[` + user("x") + `]}`, "model"},
-		{openAI, "no messages", `{"model":"m","messages":[]}`, "messages"},
-		{openAI, "two limits", `{"model":"m","max_tokens":1,"max_completion_tokens":1,"messages":[` + user("x") + `]}`, "same time"},
-		{openAI, "unknown role", openAIBody(`{"role":"robot","content":"x"}`), "robot"},
-		{openAI, "a call without result", openAIBody(user("x") + "," + called + "," + user("y")), "did not have response messages: a"},
-		{openAI, "a call at the end", openAIBody(user("x") + "," + called), "did not have response messages: a"},
-		{openAI, "a result without call", openAIBody(user("x") + `,{"role":"tool","tool_call_id":"a","content":"ok"}`), "role 'tool'"},
-		{openAI, "two results", openAIBody(user("x") + "," + called + `,{"role":"tool","tool_call_id":"a","content":"ok"},{"role":"tool","tool_call_id":"a","content":"ok"}`), "role 'tool'"},
-		{openAI, "broken arguments", openAIBody(user("x") + "," + strings.Replace(called, `"{}"`, `"{"`, 1) + `,{"role":"tool","tool_call_id":"a","content":"ok"}`), "arguments"},
-		{openAI, "a long id", openAIBody(user("x") + "," + strings.Replace(called, `"a"`, `"`+strings.Repeat("a", 41)+`"`, 1)), "40"},
-		{openAI, "a name with a dot", openAIBody(user("x") + "," + strings.Replace(called, "executeShell", "functions.x", 1)), "pattern"},
-		{openAI, "an empty assistant", openAIBody(user("x") + `,{"role":"assistant","content":null},` + user("y")), "expected a string"},
-		{anthropic, "not JSON", `{`, "not valid JSON"},
-		{anthropic, "unknown field", `{"model":"m","max_tokens":1,"messages":[` + user("x") + `],"n":3}`, `"n"`},
-		{anthropic, "temperature", `{"model":"m","max_tokens":1,"temperature":1,"messages":[` + user("x") + `]}`, "temperature"},
-		{anthropic, "no limit", `{"model":"m","messages":[` + user("x") + `]}`, "max_tokens"},
-		{anthropic, "no messages", anthropicBody(``), "at least one"},
-		{anthropic, "unknown role", anthropicBody(user("x") + `,{"role":"tool","content":"x"}`), "role"},
-		{anthropic, "assistant first", anthropicBody(`{"role":"assistant","content":"x"},` + user("x")), "first message"},
-		{anthropic, "assistant last", anthropicBody(user("x") + `,{"role":"assistant","content":"x"}`), "prefill"},
-		{anthropic, "blank text", anthropicBody(user("  ")), "non-whitespace"},
-		{anthropic, "a call without result", anthropicBody(user("x") + "," + used + "," + user("y")), "without `tool_result` blocks immediately after: a"},
-		{anthropic, "a result without call", anthropicBody(user("x") + "," + resulted), "unexpected `tool_use_id`"},
-		{anthropic, "text before the result", anthropicBody(user("x") + "," + used + "," + strings.Replace(resulted, `[`, `[{"type":"text","text":"t"},`, 1)), "before text"},
-		{anthropic, "one id twice", anthropicBody(user("x") + "," + used + "," + resulted + "," + used + "," + resulted), "unique"},
-		{anthropic, "input that is no object", anthropicBody(user("x") + "," + strings.Replace(used, "{}", `"{"`, 1) + "," + resulted), "object"},
-		{anthropic, "an id with a dot", anthropicBody(user("x") + "," + strings.Replace(used, `"a"`, `"a.b"`, 1) + "," + resulted), "pattern"},
-	} {
-		t.Run(test.path+"/"+test.name, func(t *testing.T) {
-			model, url := start(t, fake.ModelOptions{})
-			got := post(t, url+test.path, test.body)
-			message, _ := got.at(t, "error", "message").(string)
-			if got.status != http.StatusBadRequest || got.at(t, "error", "type") != "invalid_request_error" || !strings.Contains(message, test.says) {
-				t.Errorf("%d %s", got.status, got.body)
-			}
-			if requests := model.Requests(); len(requests) != 1 || requests[0].Refused != message {
-				t.Errorf("recorded: %+v", requests)
-			}
-		})
-	}
-}
-
 func TestKeysVersionsAndModels(t *testing.T) {
 	_, url := start(t, fake.ModelOptions{Key: "good-key", Models: []string{"m"}})
 	for _, test := range []struct {

@@ -14,8 +14,7 @@ import (
 
 	"github.com/a2aproject/a2a-go/a2a"
 
-	"tuluat.ai/harness/functions/agent-step/internal/step"
-	"tuluat.ai/harness/shared/dial"
+	"tuluat.ai/harness/functions/agent-step/internal/failure"
 	"tuluat.ai/harness/shared/harness"
 	"tuluat.ai/harness/shared/secret"
 )
@@ -67,18 +66,18 @@ func (w *wire) do(ctx context.Context, method, address string, body []byte, most
 	text, err := io.ReadAll(io.LimitReader(response.Body, most+1))
 	status := response.StatusCode
 	switch {
-	case status == http.StatusUnauthorized || status == http.StatusForbidden:
-		return nil, harness.Errorf(harness.Denied, "it refuses access (%d): check headersSecretRef", status)
+	case failure.Access(status):
+		return nil, failure.Status(status, nil)
 	case status >= 300 && status < 400:
-		return nil, harness.Errorf(harness.Denied, "it redirects to another address (%d), which is not followed: write that one into url if it is right", status)
+		return nil, failure.Redirected(nil)
 	case err != nil:
 		return nil, w.broken(ctx, err)
 	case int64(len(text)) > most:
-		return nil, harness.Errorf(harness.Exhausted, "its answer is longer than %d MiB", most>>20)
+		return nil, failure.TooLong(most, nil)
 	case status >= 400 && status < 500 && method == http.MethodPost && refusalOf(text) != nil:
 		return text, nil // some say so twice
 	case status != http.StatusOK:
-		return nil, harness.Errorf(harness.Unavailable, "it answered %d", status)
+		return nil, failure.Status(status, nil)
 	}
 	return text, nil
 }
@@ -88,17 +87,7 @@ func (w *wire) broken(ctx context.Context, err error) error {
 	if request, ok := errors.AsType[*url.Error](err); ok { // it holds the address
 		err = request.Err
 	}
-	private := errors.Is(err, dial.ErrPrivate)
-	err = errors.New(cut(harness.Redact(harness.CleanText(err.Error()), w.secrets), 500))
-	switch {
-	case errors.Is(context.Cause(ctx), step.ErrStopped):
-		return harness.Wrap(harness.Unavailable, err, "it was stopped by an operator")
-	case private:
-		return harness.Wrap(harness.Denied, err, dial.ErrPrivate.Error())
-	case ctx.Err() != nil:
-		return harness.Wrap(harness.Unavailable, err, "it did not answer in time")
-	}
-	return harness.Wrap(harness.Unavailable, err, "it cannot be reached, or the connection broke off")
+	return failure.Unanswered(ctx, err, errors.New(cut(harness.Redact(harness.CleanText(err.Error()), w.secrets), 500)))
 }
 
 // refusal is an error in the terms of JSON-RPC.
@@ -137,7 +126,7 @@ func (w *wire) call(ctx context.Context, address, method string, params any) (a2
 		return nil, harness.Errorf(harness.Unavailable, noProtocol)
 	}
 	if a.Error != nil {
-		return nil, harness.Wrap(harness.Invalid, a.Error, fmt.Sprintf("it answered with the error %d", a.Error.Code))
+		return nil, failure.Answered(int64(a.Error.Code), a.Error)
 	}
 	event, err := result(method, a.Result)
 	if err != nil {

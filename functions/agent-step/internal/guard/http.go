@@ -32,9 +32,9 @@ const maxAnswer = 64 << 10
 func (g *Guard) byService(ctx context.Context, rail harness.Guardrail, v view) finding {
 	ctx, cancel := limit(ctx, rail, v.Until)
 	defer cancel()
-	headers, err := g.headers(ctx, v.Agent.Name, rail.Headers)
+	headers, err := secret.ReadHeaders(ctx, g.Secrets, v.Agent.Name, rail.Headers)
 	if err != nil {
-		return failed("its headers cannot be had: %s", harness.MessageOf(err))
+		return failed("%s", harness.MessageOf(err))
 	}
 	body, err := json.Marshal(v.judged(rail, g.Known))
 	if err != nil {
@@ -66,18 +66,6 @@ func (g *Guard) byService(ctx context.Context, rail harness.Guardrail, v view) f
 		return failed("the service's answer is over %d bytes", maxAnswer)
 	}
 	return serviceVerdict(text)
-}
-
-// headers are those of the guardrail's Secret; none without one.
-func (g *Guard) headers(ctx context.Context, agent harness.AgentName, ref harness.SecretRef) (http.Header, error) {
-	if ref == (harness.SecretRef{}) {
-		return http.Header{}, nil
-	}
-	values, err := g.Secrets.Values(ctx, agent, ref)
-	if err != nil {
-		return nil, err
-	}
-	return secret.Headers(values)
 }
 
 func unanswered(ctx context.Context, err error) finding {

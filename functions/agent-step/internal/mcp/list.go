@@ -5,6 +5,7 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"regexp"
 	"strings"
 	"unicode/utf8"
 
@@ -15,7 +16,7 @@ import (
 
 // What is kept of a server's list.
 const (
-	maxTools       = 256
+	maxTools       = 126      // no more are offered of all servers together
 	maxSchema      = 64 << 10 // bytes of one tool's parameters
 	maxDescription = 8 << 10  // bytes
 	maxToolName    = 128      // bytes
@@ -71,7 +72,7 @@ func (s *Servers) list(ctx context.Context, agent harness.AgentName, server harn
 		}
 		w.next()
 	}
-	for _, why := range []string{tooMany, tooMuch, tooLong, noObject, headers, noName} {
+	for _, why := range []string{tooMany, tooMuch, tooLong, noObject, noKey, headers, noName} {
 		if n := count[why]; n > 0 {
 			l.notes = append(l.notes, fmt.Sprintf("%d of its tools are not offered: %s", n, why))
 		}
@@ -89,6 +90,7 @@ var (
 	tooLong  = fmt.Sprintf("their parameters are longer than %d KiB", maxSchema>>10)
 	noObject = "their parameters are not a JSON schema of an object"
 	headers  = "they want parameters in headers (x-mcp-header), which calls here do not have"
+	noKey    = "the names of their parameters are not of at most 64 letters, digits, dots, _ and -, which models' APIs want"
 	noName   = "they have no name, or a very long one, or that of another"
 )
 
@@ -106,6 +108,8 @@ func (l *list) add(server harness.MCPServer, t *sdk.Tool, count counts) {
 		count[noObject]++
 	case bytes.Contains(schema, []byte(`"x-mcp-header"`)):
 		count[headers]++
+	case !keys(parameters):
+		count[noKey]++
 	case len(schema) > maxSchema:
 		count[tooLong]++
 	case len(l.tools) == maxTools:
@@ -116,6 +120,20 @@ func (l *list) add(server harness.MCPServer, t *sdk.Tool, count counts) {
 		l.bytes += len(schema) + len(t.Description)
 		l.tools = append(l.tools, tool{Name: t.Name, Description: cut(harness.CleanText(t.Description), maxDescription), Parameters: object(parameters)})
 	}
+}
+
+var parameterName = regexp.MustCompile(`^[a-zA-Z0-9_.-]{1,64}$`)
+
+// keys reports whether the names of parameters are such as models' APIs take; one
+// that is not would have every question refused.
+func keys(schema map[string]any) bool {
+	properties, _ := schema["properties"].(map[string]any)
+	for name := range properties {
+		if !parameterName.MatchString(name) {
+			return false
+		}
+	}
+	return true
 }
 
 // object is a schema of an object that every model takes: its properties are said,

@@ -88,23 +88,23 @@ func TestTheReferenceServer(t *testing.T) {
 		{"get-structured-content", map[string]any{"location": "Chicago"}, []string{"DONE: ", "temperature"}},
 		{"trigger-long-running-operation", map[string]any{"duration": 3, "steps": 3}, []string{"DONE: ", "3"}},
 	} {
-		w.uses("ref__"+c.tool, c.arguments)
-		w.say("use " + c.tool)
-		w.until("IDLE")
-		w.says(c.tool, w.result(), c.want...)
+		w.Uses("ref__"+c.tool, c.arguments)
+		w.Say("use " + c.tool)
+		w.Until("IDLE")
+		w.Says(c.tool, w.Result(), c.want...)
 	}
 	if offered := w.offered(); !slices.Contains(offered, "ref__echo") || slices.ContainsFunc(offered, func(name string) bool { return !strings.HasPrefix(name, "ref__") }) {
 		t.Errorf("offered %v", offered)
 	}
-	w.uses("ref__trigger-long-running-operation", map[string]any{"duration": 15, "steps": 15})
-	w.say("take your time")
-	w.wake()
+	w.Uses("ref__trigger-long-running-operation", map[string]any{"duration": 15, "steps": 15})
+	w.Say("take your time")
+	w.Wake()
 	killed := time.AfterFunc(2*time.Second, kill)
 	defer killed.Stop()
-	w.until("IDLE")
-	w.says("killed in the middle", w.result(), "FAILED: There is no result of the MCP server ref: ", "The call may have run and was not repeated.")
-	w.uses("ref__echo", map[string]any{"message": "still there?"})
-	w.say("and now?")
-	w.until("IDLE")
-	w.says("when it is gone", w.result(), "FAILED: Not run: the MCP server ref cannot be used now: it cannot be reached")
+	w.Until("IDLE")
+	w.Says("killed in the middle", w.Result(), "FAILED: There is no result of the MCP server ref: ", "The call may have run and was not repeated.")
+	w.Uses("ref__echo", map[string]any{"message": "still there?"})
+	w.Say("and now?")
+	w.Until("IDLE")
+	w.Says("when it is gone", w.Result(), "FAILED: Not run: the MCP server ref cannot be used now: it cannot be reached")
 }

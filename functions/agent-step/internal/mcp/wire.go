@@ -15,7 +15,7 @@ import (
 	"github.com/modelcontextprotocol/go-sdk/jsonrpc"
 	sdk "github.com/modelcontextprotocol/go-sdk/mcp"
 
-	"tuluat.ai/harness/functions/agent-step/internal/step"
+	"tuluat.ai/harness/functions/agent-step/internal/failure"
 	"tuluat.ai/harness/shared/dial"
 	"tuluat.ai/harness/shared/harness"
 	"tuluat.ai/harness/shared/secret"
@@ -232,24 +232,18 @@ func (w *wire) why(ctx context.Context, err error) error {
 	answered = answered && rpc.Code != rejected && (problem == nil || refused && status < http.StatusInternalServerError)
 	err = errors.New(w.redacted(err))
 	switch {
-	case errors.Is(context.Cause(ctx), step.ErrStopped):
-		return harness.Wrap(harness.Unavailable, err, "it was stopped by an operator")
-	case errors.Is(problem, dial.ErrPrivate):
-		return harness.Wrap(harness.Denied, err, dial.ErrPrivate.Error())
+	case failure.Stopped(ctx), errors.Is(problem, dial.ErrPrivate):
+		return failure.Unanswered(ctx, problem, err)
 	case errors.Is(problem, errTooLarge):
-		return harness.Wrap(harness.Exhausted, err, fmt.Sprintf("its answer is longer than %d MiB", w.most>>20))
+		return failure.TooLong(w.most, err)
 	case errors.Is(problem, errRedirect):
-		return harness.Wrap(harness.Denied, err, "it redirects to another address, which is not followed: write that one into url if it is right")
-	case refused && (status == http.StatusUnauthorized || status == http.StatusForbidden):
-		return harness.Wrap(harness.Denied, err, fmt.Sprintf("it refuses access (%d): check headersSecretRef", int(status)))
-	case answered:
-		return harness.Wrap(harness.Invalid, err, fmt.Sprintf("it answered with the error %d", rpc.Code))
+		return failure.Redirected(err)
+	case answered && !failure.Access(int(status)):
+		return failure.Answered(rpc.Code, err)
 	case refused:
-		return harness.Wrap(harness.Unavailable, err, fmt.Sprintf("it answered %d", int(status)))
-	case ctx.Err() != nil:
-		return harness.Wrap(harness.Unavailable, err, "it did not answer in time")
-	case problem != nil:
-		return harness.Wrap(harness.Unavailable, err, "it cannot be reached, or the connection broke off")
+		return failure.Status(int(status), err)
+	case ctx.Err() != nil, problem != nil:
+		return failure.Unanswered(ctx, problem, err)
 	}
 	return harness.Wrap(harness.Unavailable, err, "it gave no answer that is of the Model Context Protocol")
 }

@@ -2,11 +2,8 @@ package mcp_test
 
 import (
 	"context"
-	"encoding/json"
-	"log/slog"
 	"net/http"
 	"net/http/httptest"
-	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -14,150 +11,44 @@ import (
 	sdk "github.com/modelcontextprotocol/go-sdk/mcp"
 
 	"tuluat.ai/harness/functions/agent-step/internal/mcp"
-	"tuluat.ai/harness/functions/agent-step/internal/model"
-	"tuluat.ai/harness/functions/agent-step/internal/step"
-	"tuluat.ai/harness/shared/event"
+	"tuluat.ai/harness/functions/agent-step/internal/steptest"
 	"tuluat.ai/harness/shared/harness"
-	"tuluat.ai/harness/shared/postgres"
-	"tuluat.ai/harness/shared/postgres/postgrestest"
 	"tuluat.ai/harness/shared/secret"
 )
 
 const token = "token-of-the-server-1234"
 
-// world is an agent with MCP servers, in a database of its own, and a model that
-// says what the test says.
+// world is an agent with MCP servers.
 type world struct {
-	t       *testing.T
-	store   *postgres.Store
-	agent   harness.Agent
+	*steptest.Bench
 	servers *mcp.Servers
-	step    *step.Stepper
-	session harness.SessionID
-	log     *strings.Builder
-
-	mu      sync.Mutex
-	answers []model.Response
-	asked   []model.Request
 }
 
 func newWorld(t *testing.T, servers ...harness.MCPServer) *world {
 	t.Helper()
-	w := &world{t: t, store: postgrestest.New(t), log: &strings.Builder{}}
-	w.agent = harness.Agent{
-		Name: "coder", Budget: harness.DefaultBudget(), Model: harness.ModelSpec{MaxTokens: 1000}, MCPServers: servers,
-		Harness: harness.HarnessSpec{Enabled: true, Type: harness.HarnessChannel, Sandbox: harness.DefaultSandbox()},
-	}
-	w.exec(`INSERT INTO agents (agent_name, revision, phase, digest) VALUES ('coder', 1, 'READY', 'd')`)
-	w.exec(`INSERT INTO agent_revisions (agent_name, revision, spec) VALUES ('coder', 1, $1)`, w.agent)
-	w.exec(`INSERT INTO channel_routes (channel, account, agent_name, spec, open_to_all) VALUES ('WEBHOOK', 'hook', 'coder', '{}', true)`)
+	agent := steptest.Coder(harness.HarnessChannel)
+	agent.MCPServers = servers
+	w := &world{Bench: steptest.New(t, agent)}
+	w.Secret = token
 	w.build(mcp.Options{AllowPrivate: true, ListTime: 5 * time.Second})
 	return w
 }
 
 func (w *world) build(o mcp.Options) {
-	o.Store, o.Log = w.store, slog.New(slog.NewTextHandler(w.log, nil))
+	o.Store, o.Log = w.Store, w.Logger()
 	o.Secrets = secret.Environment(func(name string) string {
 		return map[string]string{"MCP_HEADERS": "Authorization: Bearer " + token, "MCP_BROKEN": "no header"}[name]
 	})
 	w.servers = mcp.New(o)
-	w.t.Cleanup(w.servers.Close)
-	w.step = step.New(step.Options{
-		Store: w.store, Model: w, Log: slog.New(slog.DiscardHandler), ContextTokens: 100_000, Publish: func(context.Context, ...event.Event) {},
-		Lease: postgres.Lease{Owner: "test", For: time.Minute}, Tools: []step.Tools{w.servers},
-	})
-}
-
-// change makes the agent what changed says, as a new revision.
-func (w *world) change(changed func(*harness.Agent)) {
-	w.t.Helper()
-	changed(&w.agent)
-	w.exec(`INSERT INTO agent_revisions (agent_name, revision, spec) SELECT 'coder', max(revision) + 1, $1 FROM agent_revisions`, w.agent)
-	w.exec(`UPDATE agents SET revision = revision + 1`)
-}
-
-func (w *world) Complete(_ context.Context, r model.Request) (model.Response, error) {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	w.asked = append(w.asked, r)
-	if len(w.answers) == 0 {
-		return model.Response{Text: "no more", Stop: model.StopEnd}, nil
-	}
-	next := w.answers[0]
-	w.answers = w.answers[1:]
-	return next, nil
-}
-
-func (w *world) exec(sql string, args ...any) {
-	w.t.Helper()
-	if _, err := w.store.Pool().Exec(w.t.Context(), sql, args...); err != nil {
-		w.t.Fatal(err)
-	}
-}
-
-func (w *world) text(sql string, args ...any) string {
-	w.t.Helper()
-	var text string
-	if err := w.store.Pool().QueryRow(w.t.Context(), sql, args...).Scan(&text); err != nil {
-		w.t.Fatalf("%s: %v", sql, err)
-	}
-	return text
-}
-
-func (w *world) say(text string) {
-	w.t.Helper()
-	accepted, _, err := w.store.Accept(w.t.Context(), harness.ChannelWebhook, postgres.Inbound{Arrivals: []postgres.Arrival{{
-		Account: "hook", ProviderID: harness.NewID("m", time.Now()), Chat: "chat", Message: harness.Message{ChannelUserID: "user", Text: text},
-	}}}, "")
-	if err != nil {
-		w.t.Fatal(err)
-	}
-	w.session = accepted[0].Session
-}
-
-func (w *world) wake() {
-	w.t.Helper()
-	if err := w.step.Session(w.t.Context(), event.Event{Payload: event.Payload{Session: w.session}}); err != nil {
-		w.t.Fatal(err)
-	}
-}
-
-// until wakes the session until it is in state with nothing due.
-func (w *world) until(state string) {
-	w.t.Helper()
-	for range 20 {
-		w.wake()
-		if now := w.text(`SELECT state || ' ' || COALESCE(due_at <= now(), false) FROM sessions WHERE session_id = $1`, w.session); now == state+" false" {
-			return
-		}
-	}
-	w.t.Fatalf("the session is %s, want %s", w.text(`SELECT state FROM sessions WHERE session_id = $1`, w.session), state)
-}
-
-// uses has the model call a tool once and then answer.
-func (w *world) uses(name string, arguments any) {
-	text, err := json.Marshal(arguments)
-	if err != nil {
-		w.t.Fatal(err)
-	}
-	w.answers = append(w.answers,
-		model.Response{Stop: model.StopToolCalls, Calls: []model.Call{{ID: harness.NewID("c", time.Now()), Name: name, Arguments: string(text)}}},
-		model.Response{Stop: model.StopEnd, Text: "Done."})
-}
-
-// result is the newest call's.
-func (w *world) result() string {
-	w.t.Helper()
-	return w.text(`SELECT state || ': ' || COALESCE(result, '') FROM tool_calls ORDER BY created_at DESC, seq DESC LIMIT 1`)
+	w.T.Cleanup(w.servers.Close)
+	w.Build(w.servers)
 }
 
 // offered are the names of the tools of the newest question.
 func (w *world) offered() []string {
 	var names []string
-	for _, t := range w.asked[len(w.asked)-1].Tools {
-		if t.Name != harness.ToolOfferChoices {
-			names = append(names, t.Name)
-		}
+	for _, t := range w.Offered() {
+		names = append(names, t.Name)
 	}
 	return names
 }
@@ -235,23 +126,4 @@ func (f *far) listed() int {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	return f.lists
-}
-
-func (w *world) same(what, got, want string) {
-	w.t.Helper()
-	if got != want {
-		w.t.Fatalf("%s: got %q, want %q", what, got, want)
-	}
-}
-
-func (w *world) says(what, got string, parts ...string) {
-	w.t.Helper()
-	for _, part := range parts {
-		if !strings.Contains(got, part) {
-			w.t.Errorf("%s: %.300q does not say %q", what, got, part)
-		}
-	}
-	if strings.Contains(got, token) || strings.Contains(w.log.String(), token) {
-		w.t.Errorf("%s: the token of the server is in a result or a log", what)
-	}
 }

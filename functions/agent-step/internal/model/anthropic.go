@@ -3,7 +3,6 @@ package model
 import (
 	"context"
 	"encoding/json"
-	"maps"
 	"net/http"
 	"net/url"
 	"strings"
@@ -83,6 +82,7 @@ func anthropicParams(name string, req Request) anthropic.MessageNewParams {
 		}
 		params.Tools = append(params.Tools, anthropic.ToolUnionParam{OfTool: definition})
 	}
+	keepCallsReadable(&params, req.Turns)
 	return params
 }
 
@@ -166,13 +166,10 @@ func anthropicResult(result Result) anthropic.ContentBlockParamUnion {
 	return anthropic.ContentBlockParamUnion{OfToolResult: block}
 }
 
-// anthropicSchema passes parameters on as they are, with their keys in order:
-// the same request is the same bytes, which the provider's cache looks for.
+// anthropicSchema passes parameters on with their keys in order: the same request
+// is the same bytes, which the provider's cache looks for.
 func anthropicSchema(parameters map[string]any) anthropic.ToolInputSchemaParam {
-	schema := map[string]any{}
-	maps.Copy(schema, parameters)
-	schema["type"] = "object"
-	return param.Override[anthropic.ToolInputSchemaParam](schema)
+	return param.Override[anthropic.ToolInputSchemaParam](wireSchema(parameters))
 }
 
 func anthropicResponse(name string, message *anthropic.Message) Response {

@@ -102,9 +102,9 @@ func (o *openAI) params(name string, req Request) openai.ChatCompletionNewParams
 		}
 	}
 	for _, tool := range req.Tools {
-		definition := shared.FunctionDefinitionParam{Name: tool.Name, Parameters: tool.Parameters}
+		definition := shared.FunctionDefinitionParam{Name: tool.Name, Parameters: wireSchema(tool.Parameters)}
 		if tool.Description != "" {
-			definition.Description = openai.String(tool.Description)
+			definition.Description = openai.String(shortDescription(tool.Description))
 		}
 		params.Tools = append(params.Tools, openai.ChatCompletionFunctionTool(definition))
 	}

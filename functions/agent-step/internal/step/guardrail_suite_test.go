@@ -20,11 +20,11 @@ import (
 	"tuluat.ai/harness/functions/agent-step/internal/guard"
 	"tuluat.ai/harness/functions/agent-step/internal/model"
 	"tuluat.ai/harness/functions/agent-step/internal/step"
+	"tuluat.ai/harness/functions/agent-step/internal/steptest"
 	"tuluat.ai/harness/shared/event"
 	"tuluat.ai/harness/shared/harness"
 	"tuluat.ai/harness/shared/harness/view"
 	"tuluat.ai/harness/shared/postgres"
-	"tuluat.ai/harness/shared/postgres/postgrestest"
 	"tuluat.ai/harness/shared/secret"
 )
 
@@ -207,14 +207,12 @@ func guardBench(t *testing.T, script any) (*bench, *recorder) {
 		return ""
 	})})
 	t.Cleanup(guards.Close)
-	b := &bench{t: t, store: postgrestest.New(t)}
+	shared := steptest.New(t, coder())
+	b := &bench{Bench: shared, t: t, store: shared.Store}
 	b.step = step.New(step.Options{
 		Store: b.store, Model: models, Guard: guards, Log: slog.New(slog.DiscardHandler), ContextTokens: 10_000,
 		Publish: func(context.Context, ...event.Event) {}, Lease: postgres.Lease{Owner: "test", For: time.Minute}, Secrets: []harness.Secret{"top-secret-value"},
 	})
-	b.exec(`INSERT INTO agents (agent_name, revision, phase, digest) VALUES ('coder', 1, 'READY', 'd')`)
-	b.exec(`INSERT INTO agent_revisions (agent_name, revision, spec) VALUES ('coder', 1, $1)`, coder())
-	b.exec(`INSERT INTO channel_routes (channel, account, agent_name, spec, open_to_all) VALUES ('WEBHOOK', 'hook', 'coder', '{}', true)`)
 	return b, models
 }
 

@@ -460,13 +460,13 @@ func TestNamesOfRemoteTools(t *testing.T) {
 		}
 		seen[tool.Name] = true
 	}
-	if len(seen) != 256+2 || !seen["executeShell"] || !seen["a__same"] {
+	if len(seen) != 126+2 || !seen["executeShell"] || !seen["a__same"] {
 		t.Errorf("%d tools", len(seen))
 	}
 	if !strings.Contains(b.model.asked[0].System, f.missing[0]) {
 		t.Error("the model is not told what is missing")
 	}
-	if log := b.text(`SELECT string_agg(message, ' ') FROM agent_execution_logs`); !strings.Contains(log, "252 tools are not offered") {
+	if log := b.text(`SELECT string_agg(message, ' ') FROM agent_execution_logs`); !strings.Contains(log, "382 tools are not offered") {
 		t.Errorf("the log says %q", log)
 	}
 }

@@ -14,10 +14,10 @@ import (
 
 	"tuluat.ai/harness/functions/agent-step/internal/model"
 	"tuluat.ai/harness/functions/agent-step/internal/step"
+	"tuluat.ai/harness/functions/agent-step/internal/steptest"
 	"tuluat.ai/harness/shared/event"
 	"tuluat.ai/harness/shared/harness"
 	"tuluat.ai/harness/shared/postgres"
-	"tuluat.ai/harness/shared/postgres/postgrestest"
 )
 
 // scripted answers the questions of a test in order and refuses what a strict
@@ -66,7 +66,10 @@ func checkPaired(t *testing.T, turns []model.Turn) {
 	}
 }
 
+// bench is a bench whose model refuses what is not well paired, and whose events are
+// kept.
 type bench struct {
+	*steptest.Bench
 	t       *testing.T
 	store   *postgres.Store
 	model   *scripted
@@ -78,18 +81,14 @@ type bench struct {
 
 func newBench(t *testing.T, agent harness.Agent, answers ...any) *bench {
 	t.Helper()
-	b := &bench{t: t, store: postgrestest.New(t), model: &scripted{t: t, answers: answers}}
+	shared := steptest.New(t, agent)
+	b := &bench{Bench: shared, t: t, store: shared.Store, model: &scripted{t: t, answers: answers}}
 	b.options = step.Options{
 		Store: b.store, Model: b.model, Log: slog.New(slog.DiscardHandler), ContextTokens: 10_000,
 		Publish: b.published,
 		Lease:   postgres.Lease{Owner: "test", For: time.Minute}, Secrets: []harness.Secret{"top-secret-value"},
 	}
 	b.step = step.New(b.options)
-	b.exec(`INSERT INTO agents (agent_name, revision, phase, digest) VALUES ('coder', 1, 'READY', 'd')`)
-	if _, err := b.store.Pool().Exec(t.Context(), `INSERT INTO agent_revisions (agent_name, revision, spec) VALUES ('coder', 1, $1)`, agent); err != nil {
-		t.Fatal(err)
-	}
-	b.exec(`INSERT INTO channel_routes (channel, account, agent_name, spec, open_to_all) VALUES ('WEBHOOK', 'hook', 'coder', '{}', true)`)
 	return b
 }
 
@@ -98,37 +97,19 @@ func (b *bench) published(_ context.Context, events ...event.Event) {
 }
 
 func coder() harness.Agent {
-	return harness.Agent{
-		Name: "coder", SystemPrompt: "Be brief.", Budget: harness.DefaultBudget(), Model: harness.ModelSpec{MaxTokens: 1000},
-		Harness: harness.HarnessSpec{Enabled: true, Type: harness.HarnessBoth, Sandbox: harness.DefaultSandbox(), MaxSandboxes: 1},
-	}
+	agent := steptest.Coder(harness.HarnessBoth)
+	agent.SystemPrompt = "Be brief."
+	return agent
 }
 
-func (b *bench) exec(sql string, args ...any) {
-	b.t.Helper()
-	if _, err := b.store.Pool().Exec(b.t.Context(), sql, args...); err != nil {
-		b.t.Fatal(err)
-	}
-}
+func (b *bench) exec(sql string, args ...any) { b.t.Helper(); b.Exec(sql, args...) }
 
-func (b *bench) text(sql string, args ...any) string {
-	b.t.Helper()
-	var text string
-	if err := b.store.Pool().QueryRow(b.t.Context(), sql, args...).Scan(&text); err != nil {
-		b.t.Fatalf("%s: %v", sql, err)
-	}
-	return text
-}
+func (b *bench) text(sql string, args ...any) string { b.t.Helper(); return b.Text(sql, args...) }
 
 func (b *bench) say(id, text string) {
 	b.t.Helper()
-	accepted, _, err := b.store.Accept(b.t.Context(), harness.ChannelWebhook, postgres.Inbound{Arrivals: []postgres.Arrival{{
-		Account: "hook", ProviderID: id, Chat: "chat", Message: harness.Message{ChannelUserID: "user", Text: text},
-	}}}, "")
-	if err != nil {
-		b.t.Fatal(err)
-	}
-	b.session = accepted[0].Session
+	b.SayAs(id, text)
+	b.session = b.Session
 }
 
 // wake delivers one wake twice, as every handler test does, and checks that the

@@ -65,8 +65,8 @@ type Outcome struct {
 
 // What all blocks together may offer.
 const (
-	maxOffered  = 256
-	maxToolName = 64 // characters: the least of what models' APIs take
+	maxOffered  = 126 // with the two of a step, as many as OpenAI takes
+	maxToolName = 64  // characters: the least of what models' APIs take
 )
 
 // offers are the tools of all blocks, by the name that the model calls them by.

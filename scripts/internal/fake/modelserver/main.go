@@ -3,7 +3,8 @@
 //	modelserver [-addr 127.0.0.1:0] [-key KEY] [-script FILE]
 //
 // It prints its address as the first line and serves until it is interrupted.
-// GET /requests returns what it received.
+// GET /requests returns what it received, GET /faults how many of these broke each
+// rule of the wires.
 package main
 
 import (
@@ -45,6 +46,7 @@ func serve() error {
 	mux := http.NewServeMux()
 	mux.Handle("/", model)
 	mux.HandleFunc("GET /requests", func(w http.ResponseWriter, _ *http.Request) { _ = json.NewEncoder(w).Encode(model.Requests()) })
+	mux.HandleFunc("GET /faults", func(w http.ResponseWriter, _ *http.Request) { _ = json.NewEncoder(w).Encode(model.Faults()) })
 
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
