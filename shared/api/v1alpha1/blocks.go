@@ -19,7 +19,7 @@ type Skills struct {
 // are put into the sandbox at /workspace/skills/NAME when the skill is loaded.
 // SKILL.md may begin with YAML front matter that has name and description.
 //
-// +kubebuilder:validation:XValidation:rule="(has(self.text) ? 1 : 0) + (has(self.configMapRef) ? 1 : 0) + (has(self.folder) ? 1 : 0) == 1",message="a skill needs text, configMapRef or folder: write one of them"
+// +kubebuilder:validation:XValidation:rule="(has(self.text) ? 1 : 0) + (has(self.configMapRef) ? 1 : 0) + (has(self.folder) ? 1 : 0) + (has(self.imageRef) ? 1 : 0) == 1",message="a skill needs text, configMapRef, folder or imageRef: write one of them"
 type Skill struct {
 	// What the model asks for it by.
 	Name Name `json:"name"`
@@ -36,6 +36,33 @@ type Skill struct {
 	// +kubebuilder:validation:MaxLength=253
 	// +kubebuilder:validation:Pattern=`^[-_a-zA-Z0-9][-._a-zA-Z0-9]*(/[-_a-zA-Z0-9][-._a-zA-Z0-9]*)*$`
 	Folder string `json:"folder,omitempty"`
+	// The OCI image that has it.
+	ImageRef *SkillImageRef `json:"imageRef,omitempty"`
+}
+
+// SkillImageRef names a folder of an OCI image. Its plain files are the skill's,
+// names that begin with a dot left out; one that has links there is refused. A tag is looked at
+// again every minute; while its registry does not answer, what it gave last stays in use.
+type SkillImageRef struct {
+	// The image, as in registry/skills/csv:1 or with @sha256: and a digest. Of an index, what is for linux and the processor that the functions run on.
+	// Its registry may not resolve to a private address, unless the platform allows it.
+	// +kubebuilder:validation:Pattern=`^[a-z0-9][-a-zA-Z0-9._/:]{0,400}(@sha256:[a-f0-9]{64})?$`
+	Image string `json:"image"`
+	// The folder in the image that has SKILL.md, as in /skills/csv. Without it, the whole image.
+	// +kubebuilder:validation:MaxLength=253
+	// +kubebuilder:validation:Pattern=`^(/|(/[-_a-zA-Z0-9][-._a-zA-Z0-9]*)+)$`
+	Path string `json:"path,omitempty"`
+	// The Secret with the credentials for the registry.
+	PullSecretRef *PullSecretRef `json:"pullSecretRef,omitempty"`
+}
+
+// PullSecretRef names a Secret of type kubernetes.io/dockerconfigjson in the
+// agents' namespace that is labelled for the agent.
+type PullSecretRef struct {
+	// The Secret.
+	// +kubebuilder:validation:MaxLength=253
+	// +kubebuilder:validation:Pattern=`^[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?(\.[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?)*$`
+	Name string `json:"name"`
 }
 
 // ConfigMapRef names a ConfigMap in the agents' namespace, or a key of it.
