@@ -24,7 +24,7 @@ func (s *Store) SkillImage(ctx context.Context, agent harness.AgentName, skill, 
 	var is SkillImage
 	var confirmed *time.Time
 	var age float64
-	err := s.pool.QueryRow(ctx, `SELECT image_digest, files, confirmed_at, extract(epoch FROM now() - tried_at)::float8, refused, reason
+	err := s.pool.QueryRow(ctx, `SELECT image_digest, files, confirmed_at, extract(epoch FROM now() - tried_at)::float8, refused_digest, reason
 		FROM skill_images WHERE agent_name = $1 AND skill_name = $2 AND settings = $3`, agent, skill, settings).
 		Scan(&is.Digest, &is.Files, &confirmed, &age, &is.Refused, &is.Reason)
 	if err = translate(err); harness.KindOf(err) == harness.NotFound {
@@ -43,15 +43,15 @@ func (s *Store) SkillImageIs(ctx context.Context, agent harness.AgentName, skill
 	_, err := s.pool.Exec(ctx, `WITH old AS (DELETE FROM skill_images WHERE tried_at < now() - interval '30 days' AND (agent_name, skill_name) <> ($1, $2))
 		INSERT INTO skill_images AS i (agent_name, skill_name, settings, image_digest, files, confirmed_at, tried_at) VALUES ($1, $2, $3, $4, $5, now(), now())
 		ON CONFLICT (agent_name, skill_name) DO UPDATE SET settings = EXCLUDED.settings, image_digest = EXCLUDED.image_digest, files = EXCLUDED.files,
-			confirmed_at = now(), tried_at = now(), refused = '', reason = ''`, agent, skill, settings, is.Digest, is.Files)
+			confirmed_at = now(), tried_at = now(), refused_digest = '', reason = ''`, agent, skill, settings, is.Digest, is.Files)
 	return translate(err)
 }
 
 // SkillImageFailed stores that a look gave nothing, and why; what an older look
 // with these settings gave is kept.
 func (s *Store) SkillImageFailed(ctx context.Context, agent harness.AgentName, skill, settings, refused, reason string) error {
-	_, err := s.pool.Exec(ctx, `INSERT INTO skill_images AS i (agent_name, skill_name, settings, tried_at, refused, reason) VALUES ($1, $2, $3, now(), $4, $5)
-		ON CONFLICT (agent_name, skill_name) DO UPDATE SET settings = EXCLUDED.settings, tried_at = now(), refused = EXCLUDED.refused, reason = EXCLUDED.reason,
+	_, err := s.pool.Exec(ctx, `INSERT INTO skill_images AS i (agent_name, skill_name, settings, tried_at, refused_digest, reason) VALUES ($1, $2, $3, now(), $4, $5)
+		ON CONFLICT (agent_name, skill_name) DO UPDATE SET settings = EXCLUDED.settings, tried_at = now(), refused_digest = EXCLUDED.refused_digest, reason = EXCLUDED.reason,
 			image_digest = CASE WHEN i.settings = EXCLUDED.settings THEN i.image_digest ELSE '' END,
 			files = CASE WHEN i.settings = EXCLUDED.settings THEN i.files ELSE '{}' END,
 			confirmed_at = CASE WHEN i.settings = EXCLUDED.settings THEN i.confirmed_at END`, agent, skill, settings, refused, cleanReason(reason))

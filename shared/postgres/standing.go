@@ -52,8 +52,8 @@ type LastSandbox struct {
 
 // OldImage is a look at the image of a skill that gave nothing.
 type OldImage struct {
-	At     time.Time `json:"at"`     // when it was last seen as it is used
-	Reason string    `json:"reason"` // why that look gave nothing
+	At     time.Time `json:"confirmedAt"` // when it was last seen as it is used
+	Reason string    `json:"reason"`      // why that look gave nothing
 }
 
 // activeSQL counts what agent a has to answer and what counts against its cap.
@@ -84,7 +84,7 @@ FROM (
            x.state AS execution_state, x.at AS execution_at, b.came_up, b.reason AS sandbox_reason, b.message AS sandbox_message,
            (SELECT COALESCE(jsonb_agg(jsonb_build_array(c.secret_name, c.secret_key, c.state, c.reason) ORDER BY c.function_name, c.secret_name, c.secret_key), '[]')
                FROM secret_checks c WHERE c.agent_name = a.agent_name) AS checks,
-           (SELECT COALESCE(jsonb_object_agg(i.skill_name, jsonb_build_object('at', i.confirmed_at, 'reason', i.reason)), '{}')
+           (SELECT COALESCE(jsonb_object_agg(i.skill_name, jsonb_build_object('confirmedAt', i.confirmed_at, 'reason', i.reason)), '{}')
                FROM skill_images i WHERE i.agent_name = a.agent_name AND i.reason <> '' AND i.image_digest <> '') AS old_images,
            ` + haltSQL + ` AS halted
     FROM agents a

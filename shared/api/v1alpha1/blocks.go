@@ -198,12 +198,28 @@ type MCPServers struct {
 	Servers []MCPServer `json:"servers,omitempty"`
 }
 
-// MCPServer is one server, reached by streamable HTTP.
+// MCPServer is one server, reached by streamable HTTP, or a program that speaks the
+// protocol on its standard input and output.
+//
+// +kubebuilder:validation:XValidation:rule="has(self.url) != (has(self.command) && size(self.command) > 0)",message="a server needs url or command: write one of them"
+// +kubebuilder:validation:XValidation:rule="has(self.url) || !has(self.headersSecretRef)",message="headersSecretRef is of a server with a url: remove it"
+// +kubebuilder:validation:XValidation:rule="!has(self.url) || !has(self.env) || size(self.env) == 0",message="env is of a server with a command: remove it"
 type MCPServer struct {
 	// What its tools' names begin with.
 	Name Name `json:"name"`
 	// The server's endpoint. It may not resolve to a private address, unless the platform allows it.
-	URL URL `json:"url"`
+	URL URL `json:"url,omitempty"`
+	// The program and its arguments, as in [npx, -y, some-server]. It runs in the sandbox of the session, so it needs harness.type CODE or BOTH, and what it needs must be in the sandbox's image or within its network.
+	// It is started for its list of tools and for each call, and ended with all it has started: it keeps nothing from one call to the next but files below /workspace.
+	// +kubebuilder:validation:MaxItems=64
+	// +kubebuilder:validation:items:MinLength=1
+	// +kubebuilder:validation:items:MaxLength=1024
+	Command []string `json:"command,omitempty"`
+	// Variables of the program's environment. They are shown to people and are no place for secrets.
+	// +listType=map
+	// +listMapKey=name
+	// +kubebuilder:validation:MaxItems=64
+	Env []EnvVar `json:"env,omitempty"`
 	// A key that holds the requests' headers, one "Name: value" a line.
 	HeadersSecretRef *SecretRef `json:"headersSecretRef,omitempty"`
 	// The server's tools that the agent may call. Without it, all of them.
@@ -229,6 +245,17 @@ type MCPServer struct {
 	// +kubebuilder:validation:Minimum=1
 	// +kubebuilder:validation:Maximum=180
 	TimeoutSeconds *int `json:"timeoutSeconds,omitempty"`
+}
+
+// EnvVar is a variable of an environment.
+type EnvVar struct {
+	// Its name.
+	// +kubebuilder:validation:MaxLength=128
+	// +kubebuilder:validation:Pattern=`^[A-Za-z_][A-Za-z0-9_]*$`
+	Name string `json:"name"`
+	// Its value.
+	// +kubebuilder:validation:MaxLength=4096
+	Value string `json:"value,omitempty"`
 }
 
 // A2A is the Agent2Agent protocol: other agents that this one may ask, and, while

@@ -34,7 +34,14 @@ func (c *check) blocks(s Spec) {
 		for i, server := range b.Servers {
 			path := fmt.Sprintf("spec.mcpServers.servers[%d]", i)
 			c.once(path+".name", server.Name, "of the server", seen)
-			c.endpoint(path, server.URL, server.HeadersSecretRef)
+			if len(server.Command) > 0 || server.URL == "" {
+				c.program(path, server, s.Harness)
+			} else {
+				c.endpoint(path, server.URL, server.HeadersSecretRef)
+				if len(server.Env) > 0 {
+					c.fail(path+".env", "is of a server with a command", "remove it")
+				}
+			}
 			c.texts(path+".allowedTools", server.AllowedTools, 256, 128, theirNames)
 			c.toolApprovals(path, server)
 			c.between(path+".timeoutSeconds", server.TimeoutSeconds, 1, int(harness.MaxRemoteTimeout.Seconds()))

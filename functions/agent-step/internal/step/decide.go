@@ -18,6 +18,7 @@ type limits struct {
 	prices        map[string]harness.Price
 	model         string        // of agents that name none
 	callTime      time.Duration // the longest that a model is waited for
+	programs      func(block string) Sandboxed
 	resolve       func(*harness.Agent, harness.RemoteTool) (harness.RemoteTool, time.Duration, bool)
 }
 
@@ -167,6 +168,10 @@ func (p *plan) settleCalls(c *postgres.Claim) int {
 	for i, call := range c.Calls {
 		switch {
 		case call.State.Ended():
+		case call.Remote != nil && call.Remote.Program != "":
+			if p.program(c, call, i, newIDs()) {
+				open++
+			}
 		case call.Remote != nil:
 			if p.remote(c, call) {
 				open++
