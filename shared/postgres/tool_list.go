@@ -14,8 +14,8 @@ type ToolList struct {
 	ExitCode *int
 	Reason   string
 	EndedAt  time.Time
-	Stdout   []byte        // once it has ended: what is stored of it
-	Whole    bool          // Stdout is all that was printed
+	Stdout   []byte // once it has ended: what is stored of it
+	Whole    bool   // Stdout is all that was printed
 }
 
 // ToolList returns the newest of the claimed session for this command and sandbox.

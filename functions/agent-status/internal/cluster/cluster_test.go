@@ -42,7 +42,7 @@ type rig struct {
 	store  *postgres.Store
 	images string
 	looks  *image.Skills // at images of skills
-	log    bytes.Buffer // of the first process
+	log    bytes.Buffer  // of the first process
 
 	mu   sync.Mutex
 	said []event.Event

@@ -255,19 +255,20 @@ func TestHostileImages(t *testing.T) {
 		layer   func(*testing.T) v1.Layer
 		want    string
 	}{
-		"a symlink":         {[]entry{{"s/a", "/etc/passwd", tar.TypeSymlink}}, nil, `has "a", which is a link or a special file`},
-		"a hardlink":        {[]entry{{"x", "1", 0}, {"s/a", "x", tar.TypeLink}}, nil, `has "a", which is a link or a special file`},
-		"a device":          {[]entry{{"s/a", "", tar.TypeChar}}, nil, `has "a", which is a link or a special file`},
-		"a linked folder":   {[]entry{{"s", "/etc", tar.TypeSymlink}}, nil, `has "/s", which is no folder, where path leads through it`},
-		"an absolute path":  {[]entry{{"/s/a", "1", 0}}, nil, `has a layer with the path "/s/a": paths are relative, without ..`},
-		"a path upwards":    {[]entry{{"s/../../a", "1", 0}}, nil, `has a layer with the path "s/../../a"`},
-		"only upwards":      {[]entry{{"../a", "1", 0}}, nil, `has a layer with the path "../a"`},
-		"too large":         {[]entry{{"s/a", strings.Repeat("x", harness.MaxSkillBytes+1), 0}}, nil, "has more than 262144 bytes"},
-		"together":          {[]entry{{"s/a", strings.Repeat("x", harness.MaxSkillBytes), 0}, {"s/b", "x", 0}}, nil, "has more than 262144 bytes"},
-		"too many":          {many, nil, "has more than 64 files"},
-		"a bomb":            {nil, bomb, "unpacks to more than 134217728 bytes"},
-		"no archive":        {nil, func(*testing.T) v1.Layer { return static.NewLayer(bytes.Repeat([]byte("no tar "), 500), types.DockerLayer) }, "has a layer that is not a tar archive"},
-		"says to be 10 GB":  {nil, func(*testing.T) v1.Layer { return huge{static.NewLayer([]byte("x"), types.DockerLayer)} }, "has layers of more than 33554432 bytes"},
+		"a symlink":        {[]entry{{"s/a", "/etc/passwd", tar.TypeSymlink}}, nil, `has "a", which is a link or a special file`},
+		"a hardlink":       {[]entry{{"x", "1", 0}, {"s/a", "x", tar.TypeLink}}, nil, `has "a", which is a link or a special file`},
+		"a device":         {[]entry{{"s/a", "", tar.TypeChar}}, nil, `has "a", which is a link or a special file`},
+		"a linked folder":  {[]entry{{"s", "/etc", tar.TypeSymlink}}, nil, `has "/s", which is no folder, where path leads through it`},
+		"an absolute path": {[]entry{{"/s/a", "1", 0}}, nil, `has a layer with the path "/s/a": paths are relative, without ..`},
+		"a path upwards":   {[]entry{{"s/../../a", "1", 0}}, nil, `has a layer with the path "s/../../a"`},
+		"only upwards":     {[]entry{{"../a", "1", 0}}, nil, `has a layer with the path "../a"`},
+		"too large":        {[]entry{{"s/a", strings.Repeat("x", harness.MaxSkillBytes+1), 0}}, nil, "has more than 262144 bytes"},
+		"together":         {[]entry{{"s/a", strings.Repeat("x", harness.MaxSkillBytes), 0}, {"s/b", "x", 0}}, nil, "has more than 262144 bytes"},
+		"too many":         {many, nil, "has more than 64 files"},
+		"a bomb":           {nil, bomb, "unpacks to more than 134217728 bytes"},
+		"no archive": {nil, func(*testing.T) v1.Layer {
+			return static.NewLayer(bytes.Repeat([]byte("no tar "), 500), types.DockerLayer)
+		}, "has a layer that is not a tar archive"},
 		"no layer of files": {nil, func(*testing.T) v1.Layer { return static.NewLayer([]byte("x"), "application/x-other") }, `has a layer of type "application/x-other"`},
 	} {
 		t.Run(what, func(t *testing.T) {
@@ -292,10 +293,36 @@ func TestHostileImages(t *testing.T) {
 	}
 }
 
-// huge is a layer whose manifest says it has 10 GB.
-type huge struct{ v1.Layer }
-
-func (huge) Size() (int64, error) { return 10 << 30, nil }
+// A layer of 10 GB is not begun, and one that is larger than it says is not read on.
+func TestALayerOfTenGigabytes(t *testing.T) {
+	const digest = "sha256:0000000000000000000000000000000000000000000000000000000000000000"
+	for size, want := range map[int64]string{10 << 30: "has layers of more than 33554432 bytes", 100: "has a part that is larger than is read of one", -1: "has layers of more than"} {
+		w := newWorld(t)
+		var sent int64
+		w.before = func(a http.ResponseWriter, r *http.Request) {
+			a.Header().Set("Handled", "1")
+			switch {
+			case strings.Contains(r.URL.Path, "/manifests/"):
+				a.Header().Set("Content-Type", string(types.OCIManifestSchema1))
+				fmt.Fprintf(a, `{"schemaVersion":2,"layers":[{"mediaType":%q,"size":%d,"digest":%q}]}`, types.OCIUncompressedLayer, size, digest)
+			case strings.Contains(r.URL.Path, "/blobs/"):
+				var head bytes.Buffer
+				if err := tar.NewWriter(&head).WriteHeader(&tar.Header{Name: "other", Size: 10 << 30, Mode: 0o644}); err != nil {
+					t.Error(err)
+				}
+				a.Write(head.Bytes())
+				for chunk := make([]byte, 1<<20); ; sent += 1 << 20 {
+					if _, err := a.Write(chunk); err != nil {
+						return
+					}
+				}
+			}
+		}
+		if _, _, wrong := w.files(skill(w.host+"/skills/csv:1", "")); !strings.Contains(wrong, want) || sent > 100<<20 {
+			t.Errorf("size %d: %q after %d MiB, want %q", size, wrong, sent>>20, want)
+		}
+	}
+}
 
 func TestAnIndexOfTwoPlatforms(t *testing.T) {
 	w := newWorld(t)

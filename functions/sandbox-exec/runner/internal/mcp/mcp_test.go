@@ -10,6 +10,7 @@ import (
 	"os/exec"
 	"os/signal"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"syscall"
@@ -204,7 +205,8 @@ func TestTheListOfTheSDKsServer(t *testing.T) {
 		if err := json.Unmarshal([]byte(stdout), &tools); code != 0 || err != nil || len(tools.Tools) != c.want {
 			t.Fatalf("%s: %d, %v, %d tools, %s", name, code, err, len(tools.Tools), stderr)
 		}
-		if echo := tools.Tools[0]; echo.Name != "echo" || echo.Description != "Says it again." || !strings.Contains(string(echo.InputSchema), `"text"`) {
+		echo := tools.Tools[slices.IndexFunc(tools.Tools, func(t stdio.Tool) bool { return t.Name == "echo" })]
+		if echo.Name != "echo" || echo.Description != "Says it again." || !strings.Contains(string(echo.InputSchema), `"text"`) {
 			t.Errorf("%s: %+v", name, echo)
 		}
 	}

@@ -55,7 +55,9 @@ func (r result) text() string {
 	return strings.Join(parts, "\n")
 }
 
-func decoded(data string) int { return base64.StdEncoding.DecodedLen(len(data)) - strings.Count(data[max(0, len(data)-2):], "=") }
+func decoded(data string) int {
+	return base64.StdEncoding.DecodedLen(len(data)) - strings.Count(data[max(0, len(data)-2):], "=")
+}
 
 // mimeType is a type as a server says it, short.
 func mimeType(said string) string {
