@@ -4,6 +4,7 @@ package harness
 func stdioWords() []Word {
 	return []Word{
 		{Name: "skillImage", Meaning: "what the image of a skill held when it was last looked at", Table: "skill_images"},
+		{Name: "files", Meaning: "the files of a skill as its image had them, by path", Column: "files"},
 		{Name: "imageDigest", Meaning: "what the image of a skill was resolved to", Column: "image_digest"},
 		{Name: "refusedDigest", Meaning: "what the image of a skill was resolved to that is none for one", Column: "refused_digest"},
 		{Name: "confirmedAt", Meaning: "when the image of a skill was last seen to be what is kept of it", Column: "confirmed_at", Key: "confirmedAt"},

@@ -318,7 +318,7 @@ func TestALayerOfTenGigabytes(t *testing.T) {
 				}
 			}
 		}
-		if _, _, wrong := w.files(skill(w.host+"/skills/csv:1", "")); !strings.Contains(wrong, want) || sent > 100<<20 {
+		if _, _, wrong := w.files(skill(w.host+"/skills/csv:1", "/s")); !strings.Contains(wrong, want) || sent > 100<<20 {
 			t.Errorf("size %d: %q after %d MiB, want %q", size, wrong, sent>>20, want)
 		}
 	}
