@@ -25,6 +25,7 @@ import (
 	"github.com/google/go-containerregistry/pkg/v1/remote"
 	"github.com/google/go-containerregistry/pkg/v1/static"
 	"github.com/google/go-containerregistry/pkg/v1/types"
+	"github.com/klauspost/compress/zstd"
 	"go.uber.org/goleak"
 
 	"tuluat.ai/harness/functions/agent-status/internal/image"
@@ -320,6 +321,51 @@ func TestALayerOfTenGigabytes(t *testing.T) {
 		}
 		if _, _, wrong := w.files(skill(w.host+"/skills/csv:1", "/s")); !strings.Contains(wrong, want) || sent > 100<<20 {
 			t.Errorf("size %d: %q after %d MiB, want %q", size, wrong, sent>>20, want)
+		}
+	}
+}
+
+// A layer may be packed in either way, or in none; one that would need the memory of
+// the whole function to be unpacked is not.
+func TestHowLayersArePacked(t *testing.T) {
+	var plain bytes.Buffer
+	archive := tar.NewWriter(&plain)
+	if err := archive.WriteHeader(&tar.Header{Name: "a", Size: 1, Mode: 0o644}); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := archive.Write([]byte("1")); err != nil {
+		t.Fatal(err)
+	}
+	if err := archive.Close(); err != nil {
+		t.Fatal(err)
+	}
+	packed := func(window int) []byte {
+		var b bytes.Buffer
+		z, err := zstd.NewWriter(&b, zstd.WithWindowSize(window))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, err := z.Write(append(plain.Bytes(), make([]byte, window)...)); err != nil {
+			t.Fatal(err)
+		}
+		if err := z.Close(); err != nil {
+			t.Fatal(err)
+		}
+		return b.Bytes()
+	}
+	for what, c := range map[string]struct {
+		layer []byte
+		media types.MediaType
+		good  bool
+	}{
+		"plain":        {plain.Bytes(), types.OCIUncompressedLayer, true},
+		"zstd":         {packed(1 << 20), types.OCILayerZStd, true},
+		"large window": {packed(64 << 20), types.OCILayerZStd, false},
+	} {
+		w := newWorld(t)
+		w.push("csv:1", of(t, static.NewLayer(c.layer, c.media)))
+		if got, _, wrong := w.files(skill(w.host+"/skills/csv:1", "")); (got == "a=1") != c.good || !c.good && !strings.Contains(wrong, "takes more than 8388608 bytes of memory to unpack") {
+			t.Errorf("%s: %q, %s", what, got, wrong)
 		}
 	}
 }

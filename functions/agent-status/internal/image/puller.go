@@ -9,6 +9,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"net/http"
 	"runtime"
 	"slices"
@@ -21,6 +22,7 @@ import (
 	"github.com/google/go-containerregistry/pkg/v1/remote"
 	"github.com/google/go-containerregistry/pkg/v1/remote/transport"
 	"github.com/google/go-containerregistry/pkg/v1/types"
+	"github.com/klauspost/compress/zstd"
 
 	"tuluat.ai/harness/shared/dial"
 	"tuluat.ai/harness/shared/harness"
@@ -126,12 +128,21 @@ func (o opened) layer(ctx context.Context, u *unpacking, d v1.Descriptor) error 
 	if err != nil {
 		return translate(ctx, err)
 	}
-	content, err := layer.Uncompressed()
+	content, err := layer.Compressed()
 	if err != nil {
 		return translate(ctx, err)
 	}
 	defer content.Close()
-	return translate(ctx, u.layer(content))
+	plain, err := decompress(content)
+	if err != nil {
+		return translate(ctx, err)
+	}
+	defer plain.Close()
+	if err := u.layer(plain); err != nil {
+		return translate(ctx, err)
+	}
+	_, err = io.Copy(io.Discard, content) // to the end: its digest is checked there
+	return translate(ctx, err)
 }
 
 // one is the manifest of the image itself: of an index, the entry for linux on
@@ -178,6 +189,8 @@ func translate(ctx context.Context, err error) error {
 	}
 	answer, answered := errors.AsType[*transport.Error](err)
 	switch {
+	case errors.Is(err, zstd.ErrWindowSizeExceeded), errors.Is(err, zstd.ErrDecoderSizeExceeded):
+		return wrong("has a layer that takes more than %d bytes of memory to unpack", maxWindow)
 	case ctx.Err() != nil:
 		return harness.Wrap(harness.Unavailable, err, "the registry did not answer in time")
 	case errors.Is(err, dial.ErrPrivate):

@@ -2,10 +2,15 @@ package image
 
 import (
 	"archive/tar"
+	"bufio"
+	"bytes"
+	"compress/gzip"
 	"errors"
 	"io"
 	"path"
 	"strings"
+
+	"github.com/klauspost/compress/zstd"
 
 	"tuluat.ai/harness/shared/harness"
 )
@@ -109,7 +114,7 @@ func (u *unpacking) layer(content io.Reader) error {
 		}
 	}
 	u.above.add(u.within)
-	_, err := io.Copy(io.Discard, count) // to the end: its digest is checked there
+	_, err := io.Copy(io.Discard, count) // what is behind the archive counts too
 	return err
 }
 
@@ -183,6 +188,30 @@ func (u *unpacking) below(name string) (string, bool) {
 // hidden reports whether a name of the path begins with a dot: such files are left
 // out, as they are of folders.
 func hidden(name string) bool { return strings.HasPrefix(name, ".") || strings.Contains(name, "/.") }
+
+// The most that unpacking may need of memory at once, in bytes: an archive says
+// itself how far back it refers.
+const maxWindow = 8 << 20
+
+// decompress reads a layer as it is packed, whatever its type says.
+func decompress(packed io.Reader) (io.ReadCloser, error) {
+	head := bufio.NewReader(packed)
+	magic, err := head.Peek(4)
+	if err != nil && !errors.Is(err, io.EOF) {
+		return nil, err
+	}
+	switch {
+	case bytes.HasPrefix(magic, []byte{0x1f, 0x8b}):
+		return gzip.NewReader(head)
+	case bytes.Equal(magic, []byte{0x28, 0xb5, 0x2f, 0xfd}):
+		plain, err := zstd.NewReader(head, zstd.WithDecoderConcurrency(1), zstd.WithDecoderLowmem(true), zstd.WithDecoderMaxWindow(maxWindow), zstd.WithDecoderMaxMemory(maxUnpacked))
+		if err != nil {
+			return nil, err
+		}
+		return plain.IOReadCloser(), nil
+	}
+	return io.NopCloser(head), nil
+}
 
 // counted counts what all layers unpack to.
 type counted struct {

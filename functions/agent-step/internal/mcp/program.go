@@ -6,6 +6,7 @@ import (
 	"encoding/hex"
 	"encoding/json"
 	"fmt"
+	"strings"
 	"time"
 
 	sdk "github.com/modelcontextprotocol/go-sdk/mcp"
@@ -85,7 +86,7 @@ func readList(server harness.MCPServer, run postgres.ToolList) (list, error) {
 	case run.State == harness.ExecutionFailed && run.ExitCode != nil:
 		return l, harness.Errorf(harness.Unavailable, "the command that lists them ended with exit code %d", *run.ExitCode)
 	case run.State != harness.ExecutionCompleted:
-		return l, harness.Errorf(harness.Unavailable, "the command that lists them ended as %s", run.State)
+		return l, harness.Errorf(harness.Unavailable, "%s", strings.TrimSuffix(fmt.Sprintf("the command that lists them ended as %s: %s", run.State, run.Reason), ": "))
 	case !run.Whole:
 		return l, harness.Errorf(harness.Unavailable, "its list is longer than what is kept of a command's output")
 	}
