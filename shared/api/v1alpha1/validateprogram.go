@@ -3,7 +3,6 @@ package v1alpha1
 import (
 	"fmt"
 	"regexp"
-	"strings"
 
 	"tuluat.ai/harness/shared/harness"
 )
@@ -21,11 +20,6 @@ func (c *check) program(path string, s MCPServer, h *Harness) {
 		c.fail(path+".url", "is set beside command", "keep one of them")
 	}
 	c.texts(path+".command", s.Command, 64, 1024, "write it like [npx, -y, some-server]")
-	for i, argument := range s.Command {
-		if strings.ContainsRune(argument, 0) {
-			c.fail(fmt.Sprintf("%s.command[%d]", path, i), "has a character that no argument may have", "remove it")
-		}
-	}
 	if s.HeadersSecretRef != nil {
 		c.fail(path+".headersSecretRef", "is of a server with a url", "remove it")
 	}
@@ -41,9 +35,6 @@ func (c *check) program(path string, s MCPServer, h *Harness) {
 		}
 		seen[v.Name] = true
 		c.length(at+".value", v.Value, 4096, "keep it in a file of the sandbox's image")
-		if strings.ContainsRune(v.Value, 0) {
-			c.fail(at+".value", "has a character that no variable may have", "remove it")
-		}
 	}
 	if h == nil || h.Type != harness.HarnessCode && h.Type != harness.HarnessBoth {
 		c.fail(path+".command", "runs in a sandbox, which this agent does not have", "add spec.harness of type CODE or BOTH")

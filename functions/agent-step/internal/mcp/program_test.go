@@ -1,14 +1,19 @@
 package mcp_test
 
 import (
+	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
+	"log/slog"
 	"slices"
 	"strings"
 	"testing"
 	"time"
 
+	"tuluat.ai/harness/functions/agent-step/internal/guard"
+	"tuluat.ai/harness/functions/agent-step/internal/step"
+	"tuluat.ai/harness/shared/event"
 	"tuluat.ai/harness/shared/harness"
 	"tuluat.ai/harness/shared/postgres"
 	"tuluat.ai/harness/shared/sandbox/stdio"
@@ -305,4 +310,42 @@ func TestAListIsStopped(t *testing.T) {
 	if _, err := w.store.ClaimExecution(t.Context(), id, postgres.Lease{Owner: "exec", For: time.Minute}); !errors.Is(err, postgres.ErrNothingDue) {
 		t.Errorf("of a halted agent: %v", err)
 	}
+}
+
+// What guardrails say of a result is said once, also where the same step finds that
+// it has to list first; and what that holds of a budget is held once.
+func TestGuardrailsJudgeWhatProgramsGive(t *testing.T) {
+	w := newProgram(t, near(), func(a *harness.Agent) {
+		a.Guardrails = &harness.Guardrails{ToolOutput: []harness.Guardrail{{Name: "codes", Type: harness.GuardrailPattern, Action: harness.GuardrailRedact, Patterns: []string{"code-[0-9]+"}}}}
+		a.Budget.PerAgentDay = &harness.BudgetLimits{MaxExecutionSeconds: 1000}
+	})
+	w.judged()
+	w.listed()
+	w.uses("near__echo", said{"x"})
+	w.say("go")
+	w.until("AWAITING_EXECUTION")
+	w.change(func(a *harness.Agent) { a.MCPServers[0].Command = []string{"serve", "other"} })
+	w.ends(harness.ExecutionCompleted, 0, "it is code-1234")
+	w.wake()
+	if _, cause, _ := w.runs(); cause != "TOOL_LIST" {
+		t.Fatalf("the command is of %s", cause)
+	}
+	if got := w.result(); strings.Contains(got, "1234") || !strings.HasPrefix(got, "DONE: ") {
+		t.Errorf("the result is %q", got)
+	}
+	w.same("verdicts", w.text(`SELECT count(*)::text FROM guardrail_verdicts`), "1")
+	w.same("held", w.text(`SELECT reserved_execution_millis::text FROM budget_usage WHERE scope = 'AGENT_DAY'`), "300000")
+	w.ends(harness.ExecutionCompleted, 0, nearTools)
+	w.until("IDLE")
+	w.same("held at the end", w.text(`SELECT reserved_execution_millis::text FROM budget_usage WHERE scope = 'AGENT_DAY'`), "0")
+}
+
+// judged gives the world a guard.
+func (w *world) judged() {
+	g := guard.New(guard.Options{})
+	w.t.Cleanup(g.Close)
+	w.step = step.New(step.Options{
+		Store: w.store, Model: w, Log: slog.New(slog.DiscardHandler), ContextTokens: 100_000, Publish: func(context.Context, ...event.Event) {},
+		Lease: postgres.Lease{Owner: "test", For: time.Minute}, Tools: []step.Tools{w.servers}, Guard: g,
+	})
 }

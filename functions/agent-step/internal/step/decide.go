@@ -33,6 +33,7 @@ type plan struct {
 	remotes []remoteCall     // to be made, by this step or the next
 	open    int              // calls that have no result yet, those included
 	asks    bool             // the model, once it is known which tools it has
+	lists   bool             // tools, before the model is asked
 	offers  offers           // those beside the step's own
 	used    postgres.Used    // by the turn
 	ask     *model.Request   // what it is asked

@@ -129,7 +129,7 @@ func (p *plan) newProgram(c *postgres.Claim, t Offered, call model.Call, ruling 
 
 // toList has servers listed by commands, before the model is asked: then the step
 // after those asks it. A server for whose command a budget has no room is left out.
-func (s *Stepper) toList(ctx context.Context, c *postgres.Claim, p plan) (plan, bool, error) {
+func (s *Stepper) toList(ctx context.Context, c *postgres.Claim, p plan) (plan, error) {
 	waits := p.offers.waits
 	for _, l := range p.offers.lists {
 		spec := c.Agent.Harness.Sandbox
@@ -140,7 +140,7 @@ func (s *Stepper) toList(ctx context.Context, c *postgres.Claim, p plan) (plan, 
 			held, overrun, err := s.Store.Reserve(ctx, c.Session.Agent, subject(c), c.Agent.Budget, want)
 			switch {
 			case err != nil:
-				return p, false, err
+				return p, err
 			case overrun != nil:
 				reason = overDay(overrun)
 			default:
@@ -159,7 +159,7 @@ func (s *Stepper) toList(ctx context.Context, c *postgres.Claim, p plan) (plan, 
 		for _, note := range p.offers.notes {
 			p.log(harness.LevelWarn, "%s", note)
 		}
-		p.asks, p.commit.State = false, harness.SessionAwaitingExecution
+		p.asks, p.lists, p.commit.State = false, true, harness.SessionAwaitingExecution
 	}
-	return p, waits, nil
+	return p, nil
 }

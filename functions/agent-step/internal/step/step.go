@@ -231,8 +231,7 @@ func (s *Stepper) toAsk(ctx context.Context, c *postgres.Claim, p plan) (plan, e
 	if p.offers, err = s.offers(ctx, c); err != nil {
 		return p, err
 	}
-	p, lists, err := s.toList(ctx, c, p)
-	if err != nil || lists {
+	if p, err = s.toList(ctx, c, p); err != nil || p.lists {
 		return p, err
 	}
 	if p = p.toModel(c); p.ask == nil {
