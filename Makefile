@@ -62,7 +62,7 @@ test-mcp: ## test MCP against the TypeScript reference server (needs Node.js 20 
 	@command -v node npm >/dev/null || { echo 'test-mcp: node and npm are not on this machine: install Node.js 20 or newer' >&2; exit 1; }
 	@mkdir -p bin/mcp && cp scripts/mcp/package.json scripts/mcp/package-lock.json bin/mcp/ && npm ci --prefix bin/mcp --ignore-scripts --no-audit --no-fund
 	@MCP_SERVER_EVERYTHING=$(CURDIR)/bin/mcp/node_modules/@modelcontextprotocol/server-everything/dist/index.js \
-		go run ./scripts/testdb -- go test -count=1 -tags mcp -run Reference ./functions/agent-step/internal/mcp $(ARGS)
+		go run ./scripts/testdb -- go test -count=1 -tags mcp -run Reference ./functions/agent-step/internal/mcp ./functions/sandbox-exec/runner/internal/mcp $(ARGS)
 
 .PHONY: system
 system: ## run the long journeys: every function, killed and cut off at random (tag system)

@@ -1,10 +1,13 @@
 package main
 
 import (
+	"strings"
+
 	"tuluat.ai/harness/shared/api/limits"
 	"tuluat.ai/harness/shared/api/v1alpha1"
 	"tuluat.ai/harness/shared/function"
 	"tuluat.ai/harness/shared/harness"
+	"tuluat.ai/harness/shared/secret/source"
 )
 
 // Where agents come from.
@@ -21,6 +24,9 @@ type config struct {
 	AgentsNamespace string // kubernetes
 	ImagesDir       string // kubernetes: a file per image of the platform
 	Limits          v1alpha1.Limits
+	Secrets         source.Options // credentials of registries
+	AllowPrivate    bool           // registries may have private addresses
+	PlainHTTP       []string       // registries that are reached without TLS
 }
 
 func parseConfig(getenv func(string) string) (config, error) {
@@ -37,5 +43,12 @@ func parseConfig(getenv func(string) string) (config, error) {
 		cfg.ImagesDir = c.Text("SANDBOX_IMAGES_DIR", "")
 	}
 	cfg.Limits = limits.Read(c)
+	cfg.Secrets = source.Read(c, getenv)
+	cfg.AllowPrivate = c.OneOf("REMOTE_ALLOW_PRIVATE", "false", "true", "false") == "true"
+	for host := range strings.SplitSeq(c.Text("REGISTRY_PLAIN_HTTP", ""), ",") {
+		if host = strings.TrimSpace(host); host != "" {
+			cfg.PlainHTTP = append(cfg.PlainHTTP, host)
+		}
+	}
 	return cfg, c.Err()
 }

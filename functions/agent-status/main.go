@@ -31,7 +31,7 @@ func build(_ context.Context, env function.Env) (*function.Function, error) {
 		return nil, err
 	}
 	env.OnExit(publisher.Close)
-	source, resources, err := open(cfg, env)
+	source, resources, err := open(cfg, env, store)
 	if err != nil {
 		return nil, err
 	}

@@ -398,7 +398,7 @@ func (w *world) env(s *manifest.Service, bin string) map[string]string {
 	case "agent-step": // whose agents may be peers of each other, as ann
 		env["SECRETS"], env["REMOTE_ALLOW_PRIVATE"] = "environment", "true"
 		env["PEER_HEADERS"] = "Authorization: Bearer " + tokenOf("ann")
-	case "whatsapp-ingest", "telegram-ingest":
+	case "whatsapp-ingest", "telegram-ingest", "agent-status":
 		env["SECRETS"] = "environment"
 	case "management-api":
 		env["ACCESS"], env["MANAGEMENT_TOKEN"] = "static", apiTokens

@@ -49,6 +49,9 @@ func (s ApprovalSubject) Text() string {
 		if r.URL != "" {
 			fmt.Fprintf(&text, ", at %s", Visible(r.URL))
 		}
+		if r.Program != "" {
+			fmt.Fprintf(&text, ", by the program %s", Visible(r.Program))
+		}
 	}
 	return text.String()
 }

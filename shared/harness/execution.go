@@ -44,6 +44,7 @@ const (
 	CauseToolCall  ExecutionCause = "TOOL_CALL"
 	CauseNodeVisit ExecutionCause = "NODE_VISIT"
 	CauseAPI       ExecutionCause = "API"
+	CauseToolList  ExecutionCause = "TOOL_LIST" // a server of tools is asked what it offers
 )
 
 // Level is the level of a LogEntry.

@@ -6,7 +6,7 @@ func remotes() []Word {
 		{Name: "remote", Meaning: "the remote tool of a call, as it was offered", Column: "remote", Key: "remote"},
 		{Name: "server", Meaning: "one server, or another agent, of a block of an agent: its name there", Column: "server_name", Key: "server"},
 		{Name: "parameters", Meaning: "what a tool takes, as a JSON schema", Key: "parameters"},
-		{Name: "settings", Meaning: "names, by their content, the settings that matter to a call", Key: "settings"},
+		{Name: "settings", Meaning: "names, by their content, the settings that matter to a call, or to what an image of a skill gives", Column: "settings", Key: "settings"},
 		{Name: "begunToken", Meaning: "the lease token of the claim that made a call", Column: "begun_token"},
 		{Name: "remoteServer", Meaning: "one of the mcpServers or peers of an agent, and what it offered when it was last asked", Table: "remote_servers"},
 		{Name: "listedAt", Meaning: "when the newest of what a server offers arrived", Column: "listed_at"},

@@ -16,6 +16,7 @@ type RemoteTool struct {
 	Server   string `json:"server,omitempty"`   // its name in the block
 	Tool     string `json:"tool"`               // as the server, or the block, names it
 	URL      string `json:"url,omitempty"`      // where the call goes
+	Program  string `json:"program,omitempty"`  // that a call runs in the sandbox, as a shell would have it; empty: none
 	Settings string `json:"settings,omitempty"` // names, by their content, the settings that matter to the call
 }
 

@@ -25,6 +25,9 @@ type Skill struct {
 	Name        string `json:"name"`
 	Description string `json:"description"` // one line
 	Digest      string `json:"digest"`      // of the SkillContent
+
+	// Image is the image that it is from, with the digest its tag had; empty: none.
+	Image string `json:"image,omitempty"`
 }
 
 // SkillContent is what a skill holds. It never changes: another content has

@@ -284,6 +284,6 @@ func (w *stepWriter) runs() {
 	for _, r := range w.c.Runs {
 		w.Queue(`UPDATE approvals SET consumed_at = now() WHERE approval_id = $1 AND consumed_at IS NULL`, r.Approval)
 		w.Queue(`UPDATE tool_calls SET state = 'RUNNING' WHERE tool_call_id = $1 AND state = 'PENDING'`, r.Call)
-		w.execution(r.Call, &r.NewExecution)
+		w.execution(harness.CauseToolCall, string(r.Call), &r.NewExecution)
 	}
 }

@@ -3,6 +3,7 @@ package postgres
 import (
 	"context"
 	"encoding/json"
+	"time"
 
 	"github.com/jackc/pgx/v5"
 
@@ -17,6 +18,7 @@ type Listing struct {
 	Listed  bool            // something has arrived
 	Reason  string          // why nothing did the last time; empty when it did
 	Fresh   bool            // the server need not be asked again yet
+	TriedAt time.Time       // when it was last asked
 }
 
 // AgentsWithServers returns the agents in use that name MCP servers or peers, by
@@ -35,7 +37,7 @@ const (
 // Listings returns what is known of the servers of an agent's block, by name.
 func (s *Store) Listings(ctx context.Context, agent harness.AgentName, block string) (map[string]Listing, error) {
 	rows, err := s.pool.Query(ctx, `SELECT server_name, digest, offered, listed_at IS NOT NULL, reason,
-			tried_at > now() - CASE WHEN reason = '' THEN interval '`+listingFresh+`' ELSE interval '`+listingAgain+`' END
+			tried_at > now() - CASE WHEN reason = '' THEN interval '`+listingFresh+`' ELSE interval '`+listingAgain+`' END, tried_at
 		FROM remote_servers WHERE agent_name = $1 AND block = $2`, agent, block)
 	if err != nil {
 		return nil, translate(err)
@@ -43,7 +45,7 @@ func (s *Store) Listings(ctx context.Context, agent harness.AgentName, block str
 	all := map[string]Listing{}
 	err = each(func(row pgx.CollectableRow) error {
 		var l Listing
-		err := row.Scan(&l.Server, &l.Digest, &l.Offered, &l.Listed, &l.Reason, &l.Fresh)
+		err := row.Scan(&l.Server, &l.Digest, &l.Offered, &l.Listed, &l.Reason, &l.Fresh, &l.TriedAt)
 		all[l.Server] = l
 		return err
 	})(rows)

@@ -21,6 +21,7 @@ type Standing struct {
 	Halted     string         // why nobody works for it, in words; empty: it is not halted
 	Sandbox    *LastSandbox   // of the revision's sandbox spec; nil: none was needed yet
 	Checks     []harness.SecretCheck
+	OldImages  map[string]OldImage // by skill: those of images that gave nothing at the last look
 
 	Digest  string // of all that: another digest is another status
 	Written string // the digest of which the status was last written; empty: none
@@ -47,6 +48,12 @@ type LastSandbox struct {
 	CameUp  bool
 	Reason  string // of its end
 	Message string // why it cannot be used; empty when it can
+}
+
+// OldImage is a look at the image of a skill that gave nothing.
+type OldImage struct {
+	At     time.Time `json:"confirmedAt"` // when it was last seen as it is used
+	Reason string    `json:"reason"`      // why that look gave nothing
 }
 
 // activeSQL counts what agent a has to answer and what counts against its cap.
@@ -77,6 +84,8 @@ FROM (
            x.state AS execution_state, x.at AS execution_at, b.came_up, b.reason AS sandbox_reason, b.message AS sandbox_message,
            (SELECT COALESCE(jsonb_agg(jsonb_build_array(c.secret_name, c.secret_key, c.state, c.reason) ORDER BY c.function_name, c.secret_name, c.secret_key), '[]')
                FROM secret_checks c WHERE c.agent_name = a.agent_name) AS checks,
+           (SELECT COALESCE(jsonb_object_agg(i.skill_name, jsonb_build_object('confirmedAt', i.confirmed_at, 'reason', i.reason)), '{}')
+               FROM skill_images i WHERE i.agent_name = a.agent_name AND i.reason <> '' AND i.image_digest <> '') AS old_images,
            ` + haltSQL + ` AS halted
     FROM agents a
     LEFT JOIN LATERAL (` + newestExecutionSQL + `) x ON true
@@ -89,7 +98,7 @@ FROM (
 // or all of them. Deleted ones are left out.
 func (s *Store) Standings(ctx context.Context, names ...harness.AgentName) ([]Standing, error) {
 	rows, err := s.pool.Query(ctx, `SELECT f.agent_name, f.phase, f.revision, f.reason, f.generation, f.sessions, f.sandboxes, f.execution_state, f.execution_at,
-			f.came_up, f.sandbox_reason, f.sandbox_message, f.checks, f.halted, COALESCE(f.written, ''), f.age, f.digest, r.spec
+			f.came_up, f.sandbox_reason, f.sandbox_message, f.checks, f.old_images, f.halted, COALESCE(f.written, ''), f.age, f.digest, r.spec
 		FROM (`+standingSQL+`) f LEFT JOIN agent_revisions r ON r.agent_name = f.agent_name AND r.revision = f.revision
 		WHERE $1::text[] IS NULL OR f.agent_name = ANY ($1) ORDER BY f.agent_name`, names)
 	if err != nil {
@@ -108,7 +117,7 @@ func readStanding(row pgx.CollectableRow) (Standing, error) {
 	var checks json.RawMessage
 	var age *float64
 	if err := row.Scan(&a.Name, &a.Phase, &a.Revision, &a.Reason, &a.Generation, &a.Sessions, &a.Sandboxes, &execution, &at,
-		&cameUp, &reason, &message, &checks, &a.Halted, &a.Written, &age, &a.Digest, &a.Agent); err != nil {
+		&cameUp, &reason, &message, &checks, &a.OldImages, &a.Halted, &a.Written, &age, &a.Digest, &a.Agent); err != nil {
 		return a, err
 	}
 	if execution != nil {

@@ -36,6 +36,7 @@ type StepCommit struct {
 	Again    bool             // there is more to do at once
 	Retry    time.Duration    // > 0: nothing was achieved; look again after this long
 	Run      *NewRun          // a workflow run that the turn started
+	Lists    []NewExecution   // servers that are asked what they offer, before the model is
 	Withhold bool             // files that the turn's commands made do not go out
 
 	Screened []Screening  // messages that models may see from now on
@@ -74,7 +75,7 @@ type NewCall struct {
 
 // Command reports whether the call runs a command, or will once it is approved.
 func (c NewCall) Command() bool {
-	return c.Execution != nil || !c.State.Ended() && c.Remote == nil
+	return c.Execution != nil || !c.State.Ended() && (c.Remote == nil || c.Remote.Program != "")
 }
 
 // NewExecution is a command to run.
@@ -113,6 +114,7 @@ func (s *Store) commitStep(ctx context.Context, c StepCommit) ([]event.Event, er
 	w.verdicts()
 	w.approvals()
 	w.runs()
+	w.lists()
 	w.withhold()
 	w.reply()
 	w.logs()
@@ -200,16 +202,16 @@ func (w *stepWriter) step() {
 			w.tell("TOOL_RESULT", string(call.ID))
 		}
 		if x := call.Execution; x != nil {
-			w.execution(call.ID, x)
+			w.execution(harness.CauseToolCall, string(call.ID), x)
 		}
 	}
 }
 
-func (w *stepWriter) execution(call harness.ToolCallID, x *NewExecution) {
+func (w *stepWriter) execution(cause harness.ExecutionCause, id string, x *NewExecution) {
 	claim := w.c.Claim
 	w.Queue(`INSERT INTO executions (execution_id, session_id, agent_name, cause, cause_id, command, spec, spec_digest, max_sandboxes, state, nonce, due_at, reserved_millis, budget_day, budget_user)
-		VALUES ($1, $2, $3, 'TOOL_CALL', $4, $5, $6, $7, $8, 'PENDING', $9, now(), $10, $11, $12)`,
-		append([]any{x.ID, claim.ID, claim.Session.Agent, call, x.Command, x.Spec, x.Spec.Digest(), x.MaxSandboxes, x.Nonce}, x.reserved()...)...)
+		VALUES ($1, $2, $3, $13, $4, $5, $6, $7, $8, 'PENDING', $9, now(), $10, $11, $12)`,
+		append([]any{x.ID, claim.ID, claim.Session.Agent, id, x.Command, x.Spec, x.Spec.Digest(), x.MaxSandboxes, x.Nonce}, append(x.reserved(), cause)...)...)
 	w.announcements = append(w.announcements, announcement{
 		Event: event.Event{
 			ID: "execution.requested:" + string(x.ID), Type: event.ExecutionRequested, Session: claim.ID, Agent: claim.Session.Agent,
@@ -262,7 +264,7 @@ func (w *stepWriter) reply() {
 		text += part
 	}
 	w.Queue(`UPDATE executions SET state = 'CANCELLED', reason = 'the turn ended', ended_at = now()
-		WHERE session_id = $1 AND state = 'PENDING' AND cause = 'TOOL_CALL'`, claim.ID)
+		WHERE session_id = $1 AND state = 'PENDING' AND cause IN ('TOOL_CALL', 'TOOL_LIST')`, claim.ID)
 	w.Queue(`UPDATE tool_calls SET state = 'FAILED', result = 'Interrupted: the turn ended before this call did; its outcome is unknown.', ended_at = now()
 		WHERE session_id = $1 AND state IN ('PENDING', 'RUNNING')`, claim.ID)
 	if claim.Asking() { // who was asked is told that it is not asked any more

@@ -154,7 +154,7 @@ WITH asked AS (
     FROM said WHERE t.session_id = said.session_id AND t.state IN ('PENDING', 'RUNNING') RETURNING t.tool_call_id
 ), waiting AS (
     UPDATE executions e SET state = 'CANCELLED', reason = 'a person answered instead', due_at = NULL, ended_at = now()
-    FROM said WHERE e.session_id = said.session_id AND e.state = 'PENDING' AND e.cause = 'TOOL_CALL'
+    FROM said WHERE e.session_id = said.session_id AND e.state = 'PENDING' AND e.cause IN ('TOOL_CALL', 'TOOL_LIST')
 ), told AS (
     INSERT INTO session_events (session_id, seq, kind, ref)
     SELECT said.session_id, said.event_seq - 1 - count(*) OVER () + row_number() OVER (ORDER BY tool_call_id), 'TOOL_RESULT', tool_call_id FROM closed, said
@@ -199,7 +199,7 @@ func (s *Store) Reply(ctx context.Context, r PersonReply) (view.Message, bool, [
 	r.Audit.queue(b, auditMessagesSQL, []string{string(id)})
 	b.Queue(`SELECT e.* FROM cancel_approvals(ARRAY(SELECT a.approval_id FROM messages m JOIN approvals a USING (session_id) WHERE m.message_id = $1 AND a.state = 'PENDING'), $2, 'a person answered instead') e`, id, author).
 		Query(collectAnnounced(&events))
-	b.Queue(cancelRunningSQL(`e.cause = 'TOOL_CALL' AND e.session_id = (SELECT m.session_id FROM messages m WHERE m.message_id = $1)`), id, event.ExecutionRequested).
+	b.Queue(cancelRunningSQL(`e.cause IN ('TOOL_CALL', 'TOOL_LIST') AND e.session_id = (SELECT m.session_id FROM messages m WHERE m.message_id = $1)`), id, event.ExecutionRequested).
 		Query(collectCancelled(&events))
 	wake(b, session.Agent, &events)
 	b.Queue(`SELECT `+messageColumns+` FROM inbox i JOIN messages m USING (message_id) WHERE i.channel = 'API' AND i.account = $1 AND i.provider_id = $2`,

@@ -22,6 +22,15 @@ type Source interface {
 	Check(ctx context.Context, agent harness.AgentName, ref harness.SecretRef) (harness.SecretCheck, error)
 }
 
+// Texts hands out whole values, of secrets that are no list of a new and an old
+// one.
+type Texts interface {
+	// Text returns the value of the key that ref names, empty if the key is not
+	// there or the agent may not have it. harness.Unavailable: the source does not
+	// answer.
+	Text(ctx context.Context, agent harness.AgentName, ref harness.SecretRef) (harness.Secret, error)
+}
+
 // Split reads the text of a secret: while it is rotated it holds the new and the
 // old value, separated by a comma.
 func Split(text string) []harness.Secret {
@@ -42,6 +51,11 @@ type Environment func(name string) string
 // Values implements Source.
 func (e Environment) Values(_ context.Context, _ harness.AgentName, ref harness.SecretRef) ([]harness.Secret, error) {
 	return Split(e(ref.Variable())), nil
+}
+
+// Text implements Texts.
+func (e Environment) Text(_ context.Context, _ harness.AgentName, ref harness.SecretRef) (harness.Secret, error) {
+	return harness.Secret(e(ref.Variable())), nil
 }
 
 // Check implements Source.

@@ -161,6 +161,8 @@ func environment(service *manifest.Service, boxes *sandboxes, found *channels) m
 	switch function {
 	case "sandbox-exec", "reaper-cron":
 		return boxes.environment()
+	case "agent-status": // whose skills may be images of a registry on this machine
+		return map[string]string{"SECRETS": "environment", "REMOTE_ALLOW_PRIVATE": "true"}
 	case "agent-step":
 		env := found.environment(function)
 		env["SECRETS"], env["REMOTE_ALLOW_PRIVATE"] = "environment", "true" // servers on this machine are the rule here

@@ -67,13 +67,13 @@ const everything = agentHead + `spec:
   description: d
   systemPrompt: p
   model: {provider: openai, name: m, maxTokens: 5, temperature: 1.5}
-  skills: {items: [{name: s, description: d, text: t}, {name: c, configMapRef: {name: m, key: k}}, {name: all, configMapRef: {name: m}}, {name: f, folder: skills/f}]}
+  skills: {items: [{name: s, description: d, text: t}, {name: c, configMapRef: {name: m, key: k}}, {name: all, configMapRef: {name: m}}, {name: f, folder: skills/f}, {name: i, imageRef: {image: "registry.example/skills:1", path: /i, pullSecretRef: {name: r}}}]}
   guardrails:
     input: [{name: p, type: PATTERN, action: redact, patterns: [secret]}, {name: l, type: LENGTH, maxBytes: 10}, {name: a, type: PATTERN, allow: ["^order [0-9]+$"], action: warn}, {name: c, type: CEL, rule: "text.size() > 10", action: ask}]
     toolCall: [{name: m, type: MODEL, prompt: judge it, model: {name: m}, tools: [executeShell], text: stop, timeoutSeconds: 5, onFailure: warn}]
     toolOutput: [{name: s, type: SECRET, action: redact}, {name: p, type: PII, detect: [EMAIL, IBAN], tools: [executeShell], action: ask}]
     output: [{name: h, type: HTTP, url: "https://example.com/judge", headersSecretRef: {name: s, key: k}, action: ask}]
-  mcpServers: {servers: [{name: m, url: "https://example.com/mcp", headersSecretRef: {name: s, key: k}, allowedTools: [read, write], approvals: always, alwaysAsk: [write], neverAsk: [read], timeoutSeconds: 9}]}
+  mcpServers: {servers: [{name: m, url: "https://example.com/mcp", headersSecretRef: {name: s, key: k}, allowedTools: [read, write], approvals: always, alwaysAsk: [write], neverAsk: [read], timeoutSeconds: 9}, {name: p, command: [serve, -x], env: [{name: LEVEL, value: all}]}]}
   a2a: {peers: [{name: p, description: d, url: "https://example.com/agent", headersSecretRef: {name: s, key: k}, approvals: always, timeoutSeconds: 9}]}
   harness:
     type: BOTH

@@ -81,7 +81,11 @@ func TestWhatTheClusterRefusesTheFolderRefuses(t *testing.T) {
 		if !test.together {
 			blocks = nil
 			for name, block := range whole["spec"].(map[string]any) {
-				blocks = append(blocks, map[string]any{name: block})
+				alone := map[string]any{name: block}
+				if name == "mcpServers" { // programs need a sandbox
+					alone["harness"] = map[string]any{"type": "CODE"}
+				}
+				blocks = append(blocks, alone)
 			}
 		}
 		tried, refused := 0, 0

@@ -15,7 +15,7 @@ func Allowed(program string) []string {
 	case prefix + "functions/whatsapp-ingest", prefix + "functions/telegram-ingest":
 		return slices.Concat(shell, store, objects, markdown)
 	case prefix + "functions/agent-status":
-		return slices.Concat(shell, store, yaml, jsonPath, kube, cel)
+		return slices.Concat(shell, store, yaml, jsonPath, kube, cel, registry)
 	case prefix + "functions/management-api", prefix + "functions/management-api/internal/apidoc":
 		return slices.Concat(shell, store, yaml, jsonPath, kube, openAPI, cel, mcp, peers)
 	case prefix + "functions/webhook-ingest":
@@ -105,6 +105,19 @@ var mcp = []string{
 	"github.com/yosida95/uritemplate/v3",
 	"golang.org/x/oauth2",
 	"golang.org/x/time",
+}
+
+// What reads images of registries.
+var registry = []string{
+	"github.com/google/go-containerregistry",
+	"github.com/docker/cli", // its keychain's
+	"github.com/docker/docker-credential-helpers",
+	"github.com/klauspost/compress",
+	"github.com/mitchellh/go-homedir",
+	"github.com/opencontainers/go-digest",
+	"github.com/opencontainers/image-spec",
+	"github.com/sirupsen/logrus",
+	"golang.org/x/sync",
 }
 
 // What shared/archive brings: S3.

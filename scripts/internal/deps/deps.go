@@ -141,6 +141,10 @@ func Rules() []Rule {
 			Why:   "agent-step is an MCP client and management-api a server; nobody else speaks it",
 		},
 		{
+			On: []string{functions, runner}, Except: []string{prefix + "functions/agent-status"}, Never: []string{"github.com/google/go-containerregistry"},
+			Why: "only agent-status reads images: nodes pull those that run",
+		},
+		{
 			On: []string{functions, runner, prefix + "scripts/*"}, Except: []string{prefix + "functions/agent-step"},
 			Never: []string{"github.com/openai/openai-go", "github.com/anthropics/anthropic-sdk-go"},
 			Why:   "only agent-step talks to models",

@@ -128,6 +128,7 @@ func TestEveryRuleFindsItsBreach(t *testing.T) {
 		{reaper, prefix + "scripts/internal/fake"},
 		{prefix + "functions/agent-step/internal/model", prefix + "scripts/internal/fake"},
 		{reaper, "github.com/modelcontextprotocol/go-sdk/mcp"},
+		{reaper, "github.com/google/go-containerregistry/pkg/v1/remote"},
 		{reaper, driver},
 		{reaper, "go.temporal.io/sdk/client"},
 		{prefix + "shared/sandbox", prefix + "functions/sandbox-exec/runner/internal/wire"},

@@ -19,7 +19,7 @@ type Skills struct {
 // are put into the sandbox at /workspace/skills/NAME when the skill is loaded.
 // SKILL.md may begin with YAML front matter that has name and description.
 //
-// +kubebuilder:validation:XValidation:rule="(has(self.text) ? 1 : 0) + (has(self.configMapRef) ? 1 : 0) + (has(self.folder) ? 1 : 0) == 1",message="a skill needs text, configMapRef or folder: write one of them"
+// +kubebuilder:validation:XValidation:rule="(has(self.text) ? 1 : 0) + (has(self.configMapRef) ? 1 : 0) + (has(self.folder) ? 1 : 0) + (has(self.imageRef) ? 1 : 0) == 1",message="a skill needs text, configMapRef, folder or imageRef: write one of them"
 type Skill struct {
 	// What the model asks for it by.
 	Name Name `json:"name"`
@@ -36,6 +36,33 @@ type Skill struct {
 	// +kubebuilder:validation:MaxLength=253
 	// +kubebuilder:validation:Pattern=`^[-_a-zA-Z0-9][-._a-zA-Z0-9]*(/[-_a-zA-Z0-9][-._a-zA-Z0-9]*)*$`
 	Folder string `json:"folder,omitempty"`
+	// The OCI image that has it.
+	ImageRef *SkillImageRef `json:"imageRef,omitempty"`
+}
+
+// SkillImageRef names a folder of an OCI image. Its plain files are the skill's,
+// names that begin with a dot left out; one that has links there is refused. A tag is looked at
+// again every minute; while its registry does not answer, what it gave last stays in use.
+type SkillImageRef struct {
+	// The image, as in registry/skills/csv:1 or with @sha256: and a digest. Of an index, what is for linux and the processor that the functions run on.
+	// Its registry may not resolve to a private address, unless the platform allows it.
+	// +kubebuilder:validation:Pattern=`^[a-z0-9][-a-zA-Z0-9._/:]{0,400}(@sha256:[a-f0-9]{64})?$`
+	Image string `json:"image"`
+	// The folder in the image that has SKILL.md, as in /skills/csv. Without it, the whole image.
+	// +kubebuilder:validation:MaxLength=253
+	// +kubebuilder:validation:Pattern=`^(/|(/[-_a-zA-Z0-9][-._a-zA-Z0-9]*)+)$`
+	Path string `json:"path,omitempty"`
+	// The Secret with the credentials for the registry.
+	PullSecretRef *PullSecretRef `json:"pullSecretRef,omitempty"`
+}
+
+// PullSecretRef names a Secret of type kubernetes.io/dockerconfigjson in the
+// agents' namespace that is labelled for the agent.
+type PullSecretRef struct {
+	// The Secret.
+	// +kubebuilder:validation:MaxLength=253
+	// +kubebuilder:validation:Pattern=`^[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?(\.[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?)*$`
+	Name string `json:"name"`
 }
 
 // ConfigMapRef names a ConfigMap in the agents' namespace, or a key of it.
@@ -170,12 +197,28 @@ type MCPServers struct {
 	Servers []MCPServer `json:"servers,omitempty"`
 }
 
-// MCPServer is one server, reached by streamable HTTP.
+// MCPServer is one server, reached by streamable HTTP, or a program that speaks the
+// protocol on its standard input and output.
+//
+// +kubebuilder:validation:XValidation:rule="has(self.url) != (has(self.command) && size(self.command) > 0)",message="a server needs url or command: write one of them"
+// +kubebuilder:validation:XValidation:rule="has(self.url) || !has(self.headersSecretRef)",message="headersSecretRef is of a server with a url: remove it"
+// +kubebuilder:validation:XValidation:rule="!has(self.url) || !has(self.env) || size(self.env) == 0",message="env is of a server with a command: remove it"
 type MCPServer struct {
 	// What its tools' names begin with.
 	Name Name `json:"name"`
 	// The server's endpoint. It may not resolve to a private address, unless the platform allows it.
-	URL URL `json:"url"`
+	URL URL `json:"url,omitempty"`
+	// The program and its arguments, as in [npx, -y, some-server]. It runs in the sandbox of the session, so it needs harness.type CODE or BOTH, and what it needs must be in the sandbox's image or within its network.
+	// It is started for its list of tools and for each call, and ended with all it has started: it keeps nothing from one call to the next but files below /workspace.
+	// +kubebuilder:validation:MaxItems=64
+	// +kubebuilder:validation:items:MinLength=1
+	// +kubebuilder:validation:items:MaxLength=1024
+	Command []string `json:"command,omitempty"`
+	// Variables of the program's environment. They are shown to people and are no place for secrets.
+	// +listType=map
+	// +listMapKey=name
+	// +kubebuilder:validation:MaxItems=64
+	Env []EnvVar `json:"env,omitempty"`
 	// A key that holds the requests' headers, one "Name: value" a line.
 	HeadersSecretRef *SecretRef `json:"headersSecretRef,omitempty"`
 	// The server's tools that the agent may call. Without it, all of them.
@@ -201,6 +244,17 @@ type MCPServer struct {
 	// +kubebuilder:validation:Minimum=1
 	// +kubebuilder:validation:Maximum=180
 	TimeoutSeconds *int `json:"timeoutSeconds,omitempty"`
+}
+
+// EnvVar is a variable of an environment.
+type EnvVar struct {
+	// Its name.
+	// +kubebuilder:validation:MaxLength=128
+	// +kubebuilder:validation:Pattern=`^[A-Za-z_][A-Za-z0-9_]*$`
+	Name string `json:"name"`
+	// Its value.
+	// +kubebuilder:validation:MaxLength=4096
+	Value string `json:"value,omitempty"`
 }
 
 // A2A is the Agent2Agent protocol: other agents that this one may ask, and, while

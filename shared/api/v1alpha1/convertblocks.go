@@ -10,11 +10,19 @@ func (b *MCPServers) spec() []harness.MCPServer {
 	var servers []harness.MCPServer
 	for _, s := range b.Servers {
 		servers = append(servers, harness.MCPServer{
-			Name: string(s.Name), URL: string(s.URL), Headers: s.HeadersSecretRef.ref(), AllowedTools: s.AllowedTools,
+			Name: string(s.Name), URL: string(s.URL), Command: s.Command, Env: variables(s.Env), Headers: s.HeadersSecretRef.ref(), AllowedTools: s.AllowedTools,
 			Approvals: remotePolicy(s.Approvals), AlwaysAsk: s.AlwaysAsk, NeverAsk: s.NeverAsk, TimeoutSeconds: or(s.TimeoutSeconds, 0),
 		})
 	}
 	return servers
+}
+
+func variables(all []EnvVar) []harness.EnvVar {
+	var env []harness.EnvVar
+	for _, v := range all {
+		env = append(env, harness.EnvVar(v))
+	}
+	return env
 }
 
 // peers are none where the block is off or absent.

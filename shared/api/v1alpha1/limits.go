@@ -23,7 +23,7 @@ type Limits struct {
 	IdleTTL           time.Duration
 	Budget            harness.Budget
 	PhoneNumberID     string   // of the platform, for a WHATSAPP channel that names none
-	Images            []string // where spec.harness.sandbox.image may come from, like registry/team; none: from anywhere
+	Images            []string // where spec.harness.sandbox.image, and images of skills, may come from, like registry/team; none: from anywhere
 	ImageRefs         []string // names of the platform's images, as of the ConfigMap sandbox-images; nil: the four of DefaultImageRefs
 
 	// RuntimeClasses are those that spec.harness.sandbox.runtimeClassName may name;

@@ -16,9 +16,10 @@ import (
 	"tuluat.ai/harness/shared/harness"
 )
 
-// SkillFiles reads the files of a skill that is kept elsewhere, by their paths
-// below its folder. What is wrong is a Problem, with a path below the skill.
-type SkillFiles func(s Skill) (map[string][]byte, *Problem)
+// SkillFiles reads the files of an agent's skill that is kept elsewhere, by their
+// paths below its folder, and the image they are from, where that is one, with its
+// digest. What is wrong is a Problem, with a path below the skill.
+type SkillFiles func(agent harness.AgentName, s Skill) (files map[string][]byte, image string, problem *Problem)
 
 // Skills returns the skills of the agent, as its revision has them, and what they
 // hold. A block that is off has none. d must have passed Validate.
@@ -33,7 +34,7 @@ func (d Document) Skills(read SkillFiles) ([]harness.Skill, []harness.SkillConte
 	total := 0
 	for i, s := range b.Items {
 		at := fmt.Sprintf("spec.skills.items[%d]", i)
-		skill, content, problem := s.content(read)
+		skill, content, problem := s.content(harness.AgentName(d.Agent.Metadata.Name), read)
 		for _, f := range content.Files {
 			total += len(f.Data)
 		}
@@ -58,17 +59,19 @@ func (d Document) Skills(read SkillFiles) ([]harness.Skill, []harness.SkillConte
 }
 
 // content is what the skill holds, or what is wrong with it.
-func (s Skill) content(read SkillFiles) (harness.Skill, harness.SkillContent, *Problem) {
-	files, source := map[string][]byte{harness.SkillManifest: []byte(s.Text)}, "text"
+func (s Skill) content(agent harness.AgentName, read SkillFiles) (harness.Skill, harness.SkillContent, *Problem) {
+	files, image, source := map[string][]byte{harness.SkillManifest: []byte(s.Text)}, "", "text"
 	switch {
 	case s.ConfigMapRef != nil:
 		source = "configMapRef"
 	case s.Folder != "":
 		source = "folder"
+	case s.ImageRef != nil:
+		source = "imageRef"
 	}
 	if source != "text" {
 		var problem *Problem
-		if files, problem = read(s); problem != nil {
+		if files, image, problem = read(agent, s); problem != nil {
 			return harness.Skill{}, harness.SkillContent{}, problem
 		}
 	}
@@ -89,7 +92,7 @@ func (s Skill) content(read SkillFiles) (harness.Skill, harness.SkillContent, *P
 	if front.Name != "" && front.Name != string(s.Name) {
 		return wrong(fmt.Sprintf("has a SKILL.md of the name %q", front.Name), "give the skill one name in both places")
 	}
-	skill := harness.Skill{Name: string(s.Name), Description: strings.Join(strings.Fields(harness.CleanText(s.Description)), " ")}
+	skill := harness.Skill{Name: string(s.Name), Image: image, Description: strings.Join(strings.Fields(harness.CleanText(s.Description)), " ")}
 	if skill.Description == "" {
 		skill.Description = strings.Join(strings.Fields(harness.CleanText(front.Description)), " ")
 	}

@@ -13,12 +13,12 @@ import (
 
 // kept is what skills keep elsewhere, for all of them the same.
 func kept(files map[string]string) v1alpha1.SkillFiles {
-	return func(v1alpha1.Skill) (map[string][]byte, *v1alpha1.Problem) {
+	return func(harness.AgentName, v1alpha1.Skill) (map[string][]byte, string, *v1alpha1.Problem) {
 		all := map[string][]byte{}
 		for name, text := range files {
 			all[name] = []byte(text)
 		}
-		return all, nil
+		return all, "", nil
 	}
 }
 

@@ -83,6 +83,7 @@ const (
 	ConditionRouted    ConditionType = "Routed"           // every channel account is this agent's; else RouteConflict
 	ConditionSecrets   ConditionType = "SecretsAvailable" // every Secret it names exists, has the key and is labelled for it
 	ConditionSandboxes ConditionType = "SandboxAvailable" // its last sandbox came up
+	ConditionSkills    ConditionType = "SkillsAvailable"  // the images that its skills are from gave them at the last look; else what they gave before is used
 	ConditionRunning   ConditionType = "Running"          // False: it, or the whole install, is halted; left out else
 	ConditionAgents    ConditionType = "AgentsAvailable"  // of a workflow: the agents that it names are there
 )

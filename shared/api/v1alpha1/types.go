@@ -20,6 +20,8 @@ type Metadata struct {
 
 // Spec is what an agent is. A block that is there is enabled unless it says
 // enabled: false.
+//
+// +kubebuilder:validation:XValidation:rule="!has(self.mcpServers) || !has(self.mcpServers.servers) || self.mcpServers.servers.all(s, !has(s.command) || size(s.command) == 0) || has(self.harness) && has(self.harness.type) && self.harness.type in ['CODE', 'BOTH']",message="a server with a command runs in a sandbox, which this agent does not have: add harness of type CODE or BOTH"
 type Spec struct {
 	// What the agent is for, in a sentence. Peers and people choose by it.
 	// +kubebuilder:validation:MaxLength=1024

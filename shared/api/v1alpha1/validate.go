@@ -222,10 +222,8 @@ func (c *check) sandbox(path string, s Sandbox) {
 		c.fail(path+".image", "is set beside imageRef", "keep one of them")
 	case s.ImageRef != "" && !slices.Contains(imageRefs, string(s.ImageRef)):
 		c.fail(path+".imageRef", fmt.Sprintf("is %q", s.ImageRef), "use one of "+strings.Join(imageRefs, ", ")+", or image with a full reference")
-	case s.Image != "" && !image.MatchString(s.Image):
-		c.fail(path+".image", "is not an image reference", "write it like registry/name:tag")
-	case s.Image != "" && len(c.limits.Images) > 0 && !slices.ContainsFunc(c.limits.Images, func(from string) bool { return isFrom(s.Image, from) }):
-		c.fail(path+".image", "is not from a registry that this platform allows", "use an image below "+strings.Join(c.limits.Images, " or "))
+	case s.Image != "":
+		c.image(path+".image", s.Image)
 	}
 	c.texts(path+".command", s.Command, 20, 1024, "write it like [sh, -c]")
 	c.amount(path+".cpu", s.CPU, Quantity.Milli, minCPUMillis, c.limits.CPUMillis, "10m", cores(c.limits.CPUMillis))
@@ -243,6 +241,15 @@ func (c *check) sandbox(path string, s Sandbox) {
 	}
 	c.egress(path, s)
 	c.runtimeClass(path+".runtimeClassName", s.RuntimeClass)
+}
+
+func (c *check) image(path, ref string) {
+	switch {
+	case !image.MatchString(ref):
+		c.fail(path, "is not an image reference", "write it like registry/name:tag")
+	case len(c.limits.Images) > 0 && !slices.ContainsFunc(c.limits.Images, func(from string) bool { return isFrom(ref, from) }):
+		c.fail(path, "is not from a registry that this platform allows", "use an image below "+strings.Join(c.limits.Images, " or "))
+	}
 }
 
 // isFrom reports whether an image is the one called from, or below it: a name that

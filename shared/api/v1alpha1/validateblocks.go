@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"regexp"
 	"slices"
+	"strings"
 	"time"
 
 	"tuluat.ai/harness/shared/harness"
@@ -33,7 +34,14 @@ func (c *check) blocks(s Spec) {
 		for i, server := range b.Servers {
 			path := fmt.Sprintf("spec.mcpServers.servers[%d]", i)
 			c.once(path+".name", server.Name, "of the server", seen)
-			c.endpoint(path, server.URL, server.HeadersSecretRef)
+			if len(server.Command) > 0 || server.URL == "" {
+				c.program(path, server, s.Harness)
+			} else {
+				c.endpoint(path, server.URL, server.HeadersSecretRef)
+				if len(server.Env) > 0 {
+					c.fail(path+".env", "is of a server with a command", "remove it")
+				}
+			}
 			c.texts(path+".allowedTools", server.AllowedTools, 256, 128, theirNames)
 			c.toolApprovals(path, server)
 			c.between(path+".timeoutSeconds", server.TimeoutSeconds, 1, int(harness.MaxRemoteTimeout.Seconds()))
@@ -116,13 +124,13 @@ func (c *check) skills(path string, skills []Skill) {
 		c.length(at+".description", s.Description, 1024, "say only when to use it")
 		c.length(at+".text", s.Text, maxText, "split the skill, or keep its text in a ConfigMap")
 		sources := 0
-		for _, written := range []bool{s.Text != "", s.ConfigMapRef != nil, s.Folder != ""} {
+		for _, written := range []bool{s.Text != "", s.ConfigMapRef != nil, s.Folder != "", s.ImageRef != nil} {
 			if written {
 				sources++
 			}
 		}
 		if sources != 1 {
-			c.fail(at, "needs text, configMapRef or folder", "write one of them")
+			c.fail(at, "needs text, configMapRef, folder or imageRef", "write one of them")
 		}
 		if ref := s.ConfigMapRef; ref != nil {
 			key := ref.Key
@@ -134,6 +142,23 @@ func (c *check) skills(path string, skills []Skill) {
 		if s.Folder != "" && (len(s.Folder) > 253 || !folderName.MatchString(s.Folder)) {
 			c.fail(at+".folder", fmt.Sprintf("is %q", s.Folder), "name a folder below that of the agents, like skills/csv, without names that begin with a dot")
 		}
+		if s.ImageRef != nil {
+			c.skillImage(at+".imageRef", *s.ImageRef)
+		}
+	}
+}
+
+func (c *check) skillImage(path string, ref SkillImageRef) {
+	if ref.Image == "" {
+		c.fail(path+".image", "is missing", "write it like registry/name:tag")
+	} else {
+		c.image(path+".image", ref.Image)
+	}
+	if ref.Path != "" && ref.Path != "/" && (len(ref.Path) > 253 || !strings.HasPrefix(ref.Path, "/") || !folderName.MatchString(ref.Path[1:])) {
+		c.fail(path+".path", fmt.Sprintf("is %q", ref.Path), "name a folder of the image, like /skills/csv, without names that begin with a dot")
+	}
+	if s := ref.PullSecretRef; s != nil && (len(s.Name) > 253 || !dnsName.MatchString(s.Name)) {
+		c.fail(path+".pullSecretRef.name", fmt.Sprintf("is %q", s.Name), "name a Secret of type kubernetes.io/dockerconfigjson")
 	}
 }
 

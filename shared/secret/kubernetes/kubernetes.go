@@ -85,15 +85,21 @@ func New(base, folder, namespace string, now func() time.Time) *Source {
 
 // Values implements secret.Source.
 func (s *Source) Values(ctx context.Context, agent harness.AgentName, ref harness.SecretRef) ([]harness.Secret, error) {
+	text, err := s.Text(ctx, agent, ref)
+	return secret.Split(text.Reveal()), err
+}
+
+// Text implements secret.Texts.
+func (s *Source) Text(ctx context.Context, agent harness.AgentName, ref harness.SecretRef) (harness.Secret, error) {
 	secrets, err := s.list(ctx, fresh, stale)
 	if err != nil {
-		return nil, err
+		return "", err
 	}
 	found, ok := secrets[ref.Name]
 	if access := found.Metadata.Labels[Label]; !ok || access != string(agent) && access != Any {
-		return nil, nil
+		return "", nil
 	}
-	return secret.Split(string(found.Data[ref.Key])), nil
+	return harness.Secret(found.Data[ref.Key]), nil
 }
 
 // Check implements secret.Source. Whether a Secret without the label exists is

@@ -26,8 +26,14 @@ func Read(c *function.Config, getenv func(string) string) Options {
 	}
 }
 
+// Reader is a source of lists and of whole values.
+type Reader interface {
+	secret.Source
+	secret.Texts
+}
+
 // Open returns the source. It talks to nobody yet.
-func Open(o Options, now func() time.Time) (secret.Source, error) {
+func Open(o Options, now func() time.Time) (Reader, error) {
 	if o.kubernetes {
 		return kubernetes.InCluster(o.namespace, o.getenv, now)
 	}

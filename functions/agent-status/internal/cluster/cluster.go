@@ -15,15 +15,19 @@ import (
 
 // Cluster is the agents and workflows of one namespace. It is a status.Source
 // and status.Resources.
-type Cluster struct{ resources *resource.Cluster }
+type Cluster struct {
+	resources *resource.Cluster
+	images    func() status.SkillImages
+}
 
-// New returns the Cluster at config. It talks to nobody yet.
-func New(config *rest.Config, o resource.Options) (*Cluster, error) {
+// New returns the Cluster at config; images begins a look at the images of skills.
+// It talks to nobody yet.
+func New(config *rest.Config, o resource.Options, images func() status.SkillImages) (*Cluster, error) {
 	resources, err := resource.NewCluster(config, o)
 	if err != nil {
 		return nil, err
 	}
-	return &Cluster{resources: resources}, nil
+	return &Cluster{resources: resources, images: images}, nil
 }
 
 // Close frees idle connections.

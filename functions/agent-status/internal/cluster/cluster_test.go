@@ -21,6 +21,7 @@ import (
 	"k8s.io/client-go/rest"
 
 	"tuluat.ai/harness/functions/agent-status/internal/cluster"
+	"tuluat.ai/harness/functions/agent-status/internal/image"
 	"tuluat.ai/harness/functions/agent-status/internal/status"
 	"tuluat.ai/harness/shared/api/v1alpha1"
 	"tuluat.ai/harness/shared/event"
@@ -40,14 +41,15 @@ type rig struct {
 	server *resourcetest.Server
 	store  *postgres.Store
 	images string
-	log    bytes.Buffer // of the first process
+	looks  *image.Skills // at images of skills
+	log    bytes.Buffer  // of the first process
 
 	mu   sync.Mutex
 	said []event.Event
 }
 
 func newRig(t *testing.T) *rig {
-	r := &rig{t: t, server: resourcetest.New(t), store: postgrestest.New(t), images: t.TempDir()}
+	r := &rig{t: t, server: resourcetest.New(t), store: postgrestest.New(t), images: t.TempDir(), looks: &image.Skills{}}
 	r.Reconciler = r.process(slog.New(slog.NewTextHandler(&r.log, nil)))
 	return r
 }
@@ -59,7 +61,7 @@ func (r *rig) another() *status.Reconciler {
 
 func (r *rig) process(log *slog.Logger) *status.Reconciler {
 	r.t.Helper()
-	c, err := cluster.New(&rest.Config{Host: r.server.URL}, resource.Options{Namespace: "agents", Limits: v1alpha1.DefaultLimits(), ImagesDir: r.images})
+	c, err := cluster.New(&rest.Config{Host: r.server.URL}, resource.Options{Namespace: "agents", Limits: v1alpha1.DefaultLimits(), ImagesDir: r.images}, r.skillImages)
 	if err != nil {
 		r.t.Fatal(err)
 	}

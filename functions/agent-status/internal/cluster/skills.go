@@ -19,17 +19,22 @@ type configMap struct {
 // watches them: a change is seen at the next tick.
 func (c *Cluster) skills(ctx context.Context) v1alpha1.SkillFiles {
 	seen := map[string]configMap{}
-	return func(s v1alpha1.Skill) (map[string][]byte, *v1alpha1.Problem) {
+	images := c.images()
+	return func(agent harness.AgentName, s v1alpha1.Skill) (map[string][]byte, string, *v1alpha1.Problem) {
+		if s.ImageRef != nil {
+			return images.Files(ctx, agent, s)
+		}
 		ref := s.ConfigMapRef
 		if ref == nil {
-			return nil, &v1alpha1.Problem{Path: "folder", What: "is of agents that are kept as files", Fix: "use configMapRef"}
+			return nil, "", &v1alpha1.Problem{Path: "folder", What: "is of agents that are kept as files", Fix: "use configMapRef"}
 		}
 		found, known := seen[ref.Name]
 		if !known {
 			found.data, found.err = c.resources.ConfigMap(ctx, ref.Name)
 			seen[ref.Name] = found
 		}
-		return found.files(*ref, c.resources.Namespace)
+		files, problem := found.files(*ref, c.resources.Namespace)
+		return files, "", problem
 	}
 }
 

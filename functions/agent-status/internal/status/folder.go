@@ -21,6 +21,7 @@ import (
 type Folder struct {
 	Path   string
 	Limits v1alpha1.Limits
+	Images func() SkillImages // begins a look at the images of skills
 }
 
 // Found is what a source says now.
@@ -36,17 +37,20 @@ type Found struct {
 // Read returns what the folder says. A wrong document spoils only its own agent
 // and a wrong file only the agents it defines. An error says that the folder
 // itself cannot be read: then nothing is known, which is not "no agents".
-func (f Folder) Read(context.Context) (Found, error) {
+func (f Folder) Read(ctx context.Context) (Found, error) {
 	entries, err := os.ReadDir(f.Path)
 	if err != nil {
 		return Found{}, harness.Wrap(harness.Unavailable, err, "the folder of agents cannot be read")
 	}
 	var found Found
+	images := f.Images()
+	skills := f.skills(ctx, images)
 	for _, entry := range entries {
 		if name := entry.Name(); !strings.HasPrefix(name, ".") && slices.Contains([]string{".yaml", ".yml", ".json"}, filepath.Ext(name)) {
-			found.file(filepath.Join(f.Path, name), name, f.Limits, f.skill)
+			found.file(filepath.Join(f.Path, name), name, f.Limits, skills)
 		}
 	}
+	found.Warnings = append(found.Warnings, images.Warnings()...)
 	return found, nil
 }
 

@@ -1,6 +1,7 @@
 package status
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"io"
@@ -13,8 +14,25 @@ import (
 	"tuluat.ai/harness/shared/harness"
 )
 
-// skill implements v1alpha1.SkillFiles: the files of a folder below that of the
-// agents. Nothing outside of that is read, wherever a link leads.
+// SkillImages reads skills out of images, at one reconcile.
+type SkillImages interface {
+	Files(ctx context.Context, agent harness.AgentName, s v1alpha1.Skill) (files map[string][]byte, image string, problem *v1alpha1.Problem)
+	Warnings() []string // what is used although it is older than this look
+}
+
+// skills implements v1alpha1.SkillFiles, with images for those of images.
+func (f Folder) skills(ctx context.Context, images SkillImages) v1alpha1.SkillFiles {
+	return func(agent harness.AgentName, s v1alpha1.Skill) (map[string][]byte, string, *v1alpha1.Problem) {
+		if s.ImageRef != nil {
+			return images.Files(ctx, agent, s)
+		}
+		files, problem := f.skill(s)
+		return files, "", problem
+	}
+}
+
+// skill reads the files of a folder below that of the agents. Nothing outside of
+// that is read, wherever a link leads.
 func (f Folder) skill(s v1alpha1.Skill) (map[string][]byte, *v1alpha1.Problem) {
 	if s.Folder == "" {
 		return nil, &v1alpha1.Problem{Path: "configMapRef", What: "is of agents in a cluster", Fix: "use folder, or text"}

@@ -23,6 +23,7 @@ const (
 	reasonAvailable     = "Available"
 	reasonCameUp        = "CameUp"
 	reasonNoCommand     = "CommandNotStarted"
+	reasonOldImage      = "ImageNotRenewed"
 	reasonReady         = "Ready"
 	reasonHalted        = "Halted"
 	reasonNotYet        = "NotInThisRelease"
@@ -35,7 +36,7 @@ const (
 // are the conditions that the resource shows now: one whose status stays keeps
 // its time. It is pure.
 func statusOf(s postgres.Standing, before []v1alpha1.Condition, now time.Time) v1alpha1.Status {
-	conditions := slices.Concat(accepted(s), routed(s), secrets(s), sandboxes(s), running(s))
+	conditions := slices.Concat(accepted(s), routed(s), secrets(s), skills(s), sandboxes(s), running(s))
 	status := v1alpha1.Status{
 		Phase: s.Phase, ObservedGeneration: s.Generation, Revision: s.Revision, ActiveSessions: s.Sessions, ActiveSandboxes: s.Sandboxes,
 		Conditions: append([]v1alpha1.Condition{ready(conditions)}, conditions...),
@@ -199,6 +200,31 @@ func secrets(s postgres.Standing) []v1alpha1.Condition {
 		return []v1alpha1.Condition{condition(kind, v1alpha1.ConditionUnknown, reasonNotChecked, "the functions that need the agent's Secrets have not looked at them yet")}
 	}
 	return []v1alpha1.Condition{condition(kind, v1alpha1.ConditionTrue, reasonAvailable, "")}
+}
+
+// skills says which images the skills of the revision in use are from, and which
+// of them could not be looked at again.
+func skills(s postgres.Standing) []v1alpha1.Condition {
+	var all, old []string
+	if s.Agent == nil {
+		return nil
+	}
+	for _, skill := range s.Agent.Skills {
+		if skill.Image == "" {
+			continue
+		}
+		all = append(all, fmt.Sprintf("%s is of %s", skill.Name, skill.Image))
+		if o, isOld := s.OldImages[skill.Name]; isOld {
+			old = append(old, fmt.Sprintf("%s is of %s as of %s: %s", skill.Name, skill.Image, o.At.UTC().Format(time.RFC3339), o.Reason))
+		}
+	}
+	switch {
+	case len(old) > 0:
+		return []v1alpha1.Condition{condition(v1alpha1.ConditionSkills, v1alpha1.ConditionFalse, reasonOldImage, strings.Join(old, "\n"))}
+	case len(all) > 0:
+		return []v1alpha1.Condition{condition(v1alpha1.ConditionSkills, v1alpha1.ConditionTrue, reasonAvailable, strings.Join(all, "\n"))}
+	}
+	return nil
 }
 
 // lacking reports whether a Secret that the agent names is not known to be available.

@@ -34,7 +34,7 @@ type rig struct {
 func newRig(t *testing.T) *rig {
 	r := &rig{t: t, dir: t.TempDir(), store: postgrestest.New(t)}
 	r.Reconciler = status.New(status.Options{
-		Source: status.Folder{Path: r.dir, Limits: v1alpha1.DefaultLimits()}, Store: r.store, Log: slog.New(slog.DiscardHandler), Metrics: prometheus.NewRegistry(),
+		Source: status.Folder{Path: r.dir, Limits: v1alpha1.DefaultLimits(), Images: noImages}, Store: r.store, Log: slog.New(slog.DiscardHandler), Metrics: prometheus.NewRegistry(),
 		Publish: func(_ context.Context, events ...event.Event) { r.said = append(r.said, events...) },
 	})
 	return r

@@ -55,7 +55,7 @@ func New[T any](o Options) *Book[T] {
 type Server[T any] struct {
 	Name   string
 	Digest string // of its settings
-	// Ask asks it. notes are for the agent's log; the error's message says why there
+	// Ask asks it; nil: somebody else does, and Put stores what it says.  notes are for the agent's log; the error's message says why there
 	// is no answer, in words of our own.
 	Ask func(ctx context.Context) (offered T, notes []string, err error)
 }
@@ -65,6 +65,9 @@ type Listing[T any] struct {
 	Offered T
 	Listed  bool   // there is an Offered
 	Reason  string // why nothing arrived the last time; empty when it did
+
+	Fresh   bool      // it was asked a short time ago
+	TriedAt time.Time // when it was last asked; zero: never, with these settings
 }
 
 // Now returns what is known of servers, by name. It asks those of which that is
@@ -92,9 +95,9 @@ func (b *Book[T]) Now(ctx context.Context, agent harness.AgentName, servers []Se
 		kept, ok := known[T](stored[s.Name], s.Digest)
 		if ok {
 			now[s.Name] = kept
-			if stored[s.Name].Fresh {
-				continue
-			}
+		}
+		if s.Ask == nil || ok && kept.Fresh {
+			continue
 		}
 		running.Go(func() {
 			a := answer{done: true}
@@ -109,28 +112,47 @@ func (b *Book[T]) Now(ctx context.Context, agent harness.AgentName, servers []Se
 			continue
 		}
 		s := servers[i]
-		put, l := postgres.Listing{Server: s.Name, Digest: s.Digest}, now[s.Name]
-		if a.err != nil { // what was known stays
-			put.Reason = harness.MessageOf(a.err)
-			l.Reason = put.Reason
-			b.Log.Warn("a server of an agent gave nothing to keep", "block", b.Block, "agent", string(agent), "server", s.Name, "err", a.err)
-			notes = append(notes, fmt.Sprintf("the %s %s gave no %s: %s", b.Server, s.Name, b.Offer, put.Reason))
-		} else {
-			if put.Offered, err = json.Marshal(a.offered); err != nil {
-				return nil, nil, harness.Wrap(harness.Internal, err, "what a server offers cannot be kept")
-			}
-			l = Listing[T]{Offered: a.offered, Listed: true}
-			for _, note := range a.notes {
-				notes = append(notes, fmt.Sprintf("the %s %s: %s", b.Server, s.Name, note))
-			}
+		l, put, said, err := b.settle(agent, s, now[s.Name], a.offered, a.notes, a.err)
+		if err != nil {
+			return nil, nil, err
 		}
-		now[s.Name] = l
-		news = append(news, put)
+		now[s.Name], notes, news = l, append(notes, said...), append(news, put)
 	}
 	if len(news) == 0 {
 		return now, notes, nil
 	}
 	return now, notes, b.Store.PutListings(ctx, agent, b.Block, names, news...)
+}
+
+// settle is what is known of a server once it was asked, and what is stored of that.
+func (b *Book[T]) settle(agent harness.AgentName, s Server[T], l Listing[T], offered T, said []string, failed error) (Listing[T], postgres.Listing, []string, error) {
+	put := postgres.Listing{Server: s.Name, Digest: s.Digest}
+	if failed != nil { // what was known stays
+		put.Reason = harness.MessageOf(failed)
+		l.Reason = put.Reason
+		b.Log.Warn("a server of an agent gave nothing to keep", "block", b.Block, "agent", string(agent), "server", s.Name, "err", failed)
+		return l, put, []string{fmt.Sprintf("the %s %s gave no %s: %s", b.Server, s.Name, b.Offer, put.Reason)}, nil
+	}
+	var err error
+	if put.Offered, err = json.Marshal(offered); err != nil {
+		return l, put, nil, harness.Wrap(harness.Internal, err, "what a server offers cannot be kept")
+	}
+	var notes []string
+	for _, note := range said {
+		notes = append(notes, fmt.Sprintf("the %s %s: %s", b.Server, s.Name, note))
+	}
+	return Listing[T]{Offered: offered, Listed: true}, put, notes, nil
+}
+
+// Put stores what a server has said to somebody else, or why it said nothing, and
+// returns what is known of it then. was is what Now has said of it; names are all
+// servers of the block.
+func (b *Book[T]) Put(ctx context.Context, agent harness.AgentName, names []string, s Server[T], was Listing[T], offered T, said []string, failed error) (Listing[T], []string, error) {
+	l, put, notes, err := b.settle(agent, s, was, offered, said, failed)
+	if err != nil {
+		return l, nil, err
+	}
+	return l, notes, b.Store.PutListings(ctx, agent, b.Block, names, put)
 }
 
 // Kept returns what is known of one server, and asks nobody. ok is false where
@@ -153,7 +175,7 @@ func known[T any](stored postgres.Listing, digest string) (l Listing[T], ok bool
 	if stored.Listed && json.Unmarshal(stored.Offered, &l.Offered) != nil {
 		return Listing[T]{}, false
 	}
-	l.Listed, l.Reason = stored.Listed, stored.Reason
+	l.Listed, l.Reason, l.Fresh, l.TriedAt = stored.Listed, stored.Reason, stored.Fresh, stored.TriedAt
 	return l, true
 }
 

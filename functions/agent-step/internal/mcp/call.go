@@ -22,7 +22,7 @@ const maxAnswerBytes = 2 << 20
 // Call implements step.Tools.
 func (s *Servers) Call(ctx context.Context, c *postgres.Claim, call step.RemoteCall) step.Outcome {
 	server, ok := find(c.Agent, call.Remote)
-	if !ok {
+	if !ok || server.Stdio() { // a program's call is a command, which this is not
 		return failed("Not run: the agent does not have this tool any more.")
 	}
 	w, err := s.open(ctx, c.Session.Agent, server, maxAnswerBytes)

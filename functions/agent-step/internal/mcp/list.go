@@ -72,12 +72,17 @@ func (s *Servers) list(ctx context.Context, agent harness.AgentName, server harn
 		}
 		w.next()
 	}
+	l.leftOut(count)
+	return l, nil
+}
+
+// leftOut notes what is not offered.
+func (l *list) leftOut(count counts) {
 	for _, why := range []string{tooMany, tooMuch, tooLong, noObject, noKey, headers, noName} {
 		if n := count[why]; n > 0 {
 			l.notes = append(l.notes, fmt.Sprintf("%d of its tools are not offered: %s", n, why))
 		}
 	}
-	return l, nil
 }
 
 // counts says how many tools are left out for each reason.

@@ -1,4 +1,5 @@
-// Package mcp gives agents the tools of MCP servers, by Streamable HTTP.
+// Package mcp gives agents the tools of MCP servers: by Streamable HTTP, and of those
+// that are programs of the session's sandbox (program.go).
 //
 // What a server offers is kept in Postgres, by agent and server, and asked again
 // when it is stale: a server that is down then offers what it did before, and a
@@ -29,11 +30,17 @@ import (
 
 // Options are everything Servers depends on.
 type Options struct {
-	Store        listing.Store
+	Store        Store
 	Secrets      secret.Source
 	Log          *slog.Logger
 	AllowPrivate bool          // servers may have private addresses
 	ListTime     time.Duration // the longest that a server may take for its list; 0: ten seconds
+}
+
+// Store is what the package needs of *postgres.Store.
+type Store interface {
+	listing.Store
+	ToolList(ctx context.Context, session harness.SessionID, command string, spec harness.SandboxSpec) (postgres.ToolList, error)
 }
 
 // Servers are the MCP servers of agents. It implements step.Tools and is safe for
@@ -87,8 +94,13 @@ func (s *Servers) Offer(ctx context.Context, c *postgres.Claim) (step.Offer, err
 	if len(servers) == 0 {
 		return offer, nil
 	}
-	ask := make([]listing.Server[[]tool], len(servers))
+	ask, names := make([]listing.Server[[]tool], len(servers)), make([]string, len(servers))
 	for i, server := range servers {
+		names[i] = server.Name
+		if server.Stdio() {
+			ask[i] = programOf(c.Agent, server)
+			continue
+		}
 		ask[i] = listing.Server[[]tool]{Name: server.Name, Digest: server.Digest(), Ask: func(ctx context.Context) ([]tool, []string, error) {
 			l, err := s.list(ctx, c.Session.Agent, server)
 			return l.tools, l.notes, err
@@ -101,6 +113,11 @@ func (s *Servers) Offer(ctx context.Context, c *postgres.Claim) (step.Offer, err
 	offer.Notes = notes
 	for _, server := range servers {
 		l := now[server.Name]
+		if server.Stdio() {
+			if l, err = s.listProgram(ctx, c, server, l, names, &offer); err != nil {
+				return offer, err
+			}
+		}
 		if !l.Listed {
 			offer.Missing = append(offer.Missing, fmt.Sprintf("The tools of the MCP server %s cannot be used now: %s.", server.Name, l.Reason))
 		}

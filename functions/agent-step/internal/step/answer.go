@@ -50,7 +50,11 @@ func (p plan) answered(c *postgres.Claim, r model.Response, id ids) postgres.Ste
 		switch {
 		case next.Execution != nil:
 			running++
-			p.log(harness.LevelInfo, "%s: %s", call.Name, next.Execution.Command)
+			ran := next.Execution.Command
+			if next.Remote != nil {
+				ran = call.Arguments
+			}
+			p.log(harness.LevelInfo, "%s: %s", call.Name, ran)
 		case next.Remote != nil && len(p.commit.Approvals) == asked:
 			remotes++
 			p.log(harness.LevelInfo, "%s: %s", call.Name, call.Arguments)

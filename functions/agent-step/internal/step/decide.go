@@ -18,6 +18,7 @@ type limits struct {
 	prices        map[string]harness.Price
 	model         string        // of agents that name none
 	callTime      time.Duration // the longest that a model is waited for
+	programs      func(block string) Sandboxed
 	resolve       func(*harness.Agent, harness.RemoteTool) (harness.RemoteTool, time.Duration, bool)
 }
 
@@ -32,6 +33,7 @@ type plan struct {
 	remotes []remoteCall     // to be made, by this step or the next
 	open    int              // calls that have no result yet, those included
 	asks    bool             // the model, once it is known which tools it has
+	lists   bool             // tools, before the model is asked
 	offers  offers           // those beside the step's own
 	used    postgres.Used    // by the turn
 	ask     *model.Request   // what it is asked
@@ -194,6 +196,10 @@ func (p *plan) settleCalls(c *postgres.Claim) int {
 			if stays, _ := p.resultAsked(c, call); stays {
 				open++
 			}
+		case call.Remote != nil && call.Remote.Program != "":
+			if p.program(c, call, i, newIDs()) {
+				open++
+			}
 		case call.Remote != nil:
 			if p.remote(c, call) {
 				open++
@@ -211,17 +217,25 @@ func (p *plan) settleCalls(c *postgres.Claim) int {
 		default:
 			outcome := postgres.CallOutcome{ID: call.ID, State: harness.ToolCallDone, Result: changedText(call.Approval) + executionText(call.Execution)}
 			outcome.Result += repeated(repeats(c, call, i))
-			if r, judged := p.rulings.results[call.ID]; judged {
-				if outcome.Result = passedOn(r, outcome.Result); asking(r) {
-					p.guardrailAsks(c, harness.StageToolOutput, r, outcome.Result, call.ID, postgres.Draft{State: outcome.State, Result: outcome.Result})
-					open++
-					continue
-				}
+			if p.gave(c, call, outcome) {
+				open++
 			}
-			p.commit.Results = append(p.commit.Results, outcome)
 		}
 	}
 	return open
+}
+
+// gave ends a call with its outcome, as the guardrails let the model see it. It
+// reports whether a human is asked first, and the call stays open.
+func (p *plan) gave(c *postgres.Claim, call postgres.CallRecord, outcome postgres.CallOutcome) (open bool) {
+	if r, judged := p.rulings.results[call.ID]; judged {
+		if outcome.Result = passedOn(r, outcome.Result); asking(r) {
+			p.guardrailAsks(c, harness.StageToolOutput, r, outcome.Result, call.ID, postgres.Draft{State: outcome.State, Result: outcome.Result})
+			return true
+		}
+	}
+	p.commit.Results = append(p.commit.Results, outcome)
+	return false
 }
 
 // repeated warns of a call that was made n times in its turn.

@@ -83,6 +83,14 @@ func (s *Stepper) before(ctx context.Context, c *postgres.Claim, p plan) (plan, 
 	again.commit.Spent, again.commit.Reserved = j.spent, p.commit.Reserved
 	switch {
 	case !again.asks:
+		for _, l := range p.commit.Lists {
+			if l.Reserved != nil { // it is given back
+				again.commit.Reserved = append(again.commit.Reserved, *l.Reserved)
+			}
+		}
+		return again, nil
+	case p.lists: // they are made as they were decided, once
+		again.asks, again.lists, again.commit.State, again.commit.Lists, again.commit.Logs = false, true, p.commit.State, p.commit.Lists, p.commit.Logs
 		return again, nil
 	case p.ask == nil: // what it was to do instead may not be done
 		return s.toAsk(ctx, c, again)

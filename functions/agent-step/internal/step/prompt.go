@@ -125,6 +125,15 @@ func mimeType(said string) string {
 // first, then what it printed, cut in the middle.
 func executionText(e *postgres.ExecutionResult) string {
 	var text strings.Builder
+	text.WriteString(stateText(e) + filesText(e))
+	stream(&text, "stdout", e.StdoutHead, e.StdoutTail, e.StdoutBytes)
+	stream(&text, "stderr", e.StderrHead, e.StderrTail, e.StderrBytes)
+	return text.String()
+}
+
+// stateText is the outcome of a command in words.
+func stateText(e *postgres.ExecutionResult) string {
+	var text strings.Builder
 	switch e.State {
 	case harness.ExecutionCompleted:
 		text.WriteString("exit code 0")
@@ -150,14 +159,18 @@ func executionText(e *postgres.ExecutionResult) string {
 	if e.Reason != "" {
 		text.WriteString(": " + e.Reason)
 	}
+	return text.String()
+}
+
+// filesText says which files a command made for the person.
+func filesText(e *postgres.ExecutionResult) string {
+	var text strings.Builder
 	if len(e.Files) > 0 {
 		text.WriteString("\nSent to the person with your answer:")
 		for _, file := range e.Files {
 			fmt.Fprintf(&text, " %q", path.Join("/workspace", file))
 		}
 	}
-	stream(&text, "stdout", e.StdoutHead, e.StdoutTail, e.StdoutBytes)
-	stream(&text, "stderr", e.StderrHead, e.StderrTail, e.StderrBytes)
 	return text.String()
 }
 

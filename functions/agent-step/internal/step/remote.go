@@ -97,7 +97,11 @@ func (p *plan) callRoom(c *postgres.Claim, call *remoteCall) *lack {
 
 // subjectOfRemote is what a human approves of a call that goes elsewhere.
 func subjectOfRemote(c *postgres.Claim, name string, r harness.RemoteTool, arguments []byte) harness.ApprovalSubject {
-	return harness.ApprovalSubject{Agent: c.Session.Agent, Tool: name, Arguments: harness.CanonicalJSON(arguments), Remote: &r}
+	s := harness.ApprovalSubject{Agent: c.Session.Agent, Tool: name, Arguments: harness.CanonicalJSON(arguments), Remote: &r}
+	if r.Program != "" {
+		s.Sandbox = sandboxOf(c)
+	}
+	return s
 }
 
 // asksRemote says whether a human is asked before a call of t.
@@ -123,6 +127,10 @@ func (p *plan) newRemote(c *postgres.Claim, t Offered, call model.Call, ruling g
 		return
 	case ruling.BlockedBy != "":
 		next.State, next.Result = harness.ToolCallDenied, deniedResult(ruling)
+		return
+	}
+	if t.Remote.Program != "" {
+		p.newProgram(c, t, call, ruling, next, id)
 		return
 	}
 	next.State, next.Remote = harness.ToolCallPending, &t.Remote

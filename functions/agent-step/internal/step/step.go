@@ -86,7 +86,7 @@ func New(o Options) *Stepper {
 	}
 	return &Stepper{Options: o, limits: limits{
 		contextTokens: o.ContextTokens, secrets: o.Secrets, prices: o.Prices, model: o.ModelName, callTime: cmp.Or(o.CallTime, model.DefaultLimits().Total),
-		resolve: resolve(o.Tools),
+		resolve: resolve(o.Tools), programs: programs(o.Tools),
 	}}
 }
 
@@ -230,6 +230,9 @@ func (s *Stepper) toAsk(ctx context.Context, c *postgres.Claim, p plan) (plan, e
 	}
 	var err error
 	if p.offers, err = s.offers(ctx, c); err != nil {
+		return p, err
+	}
+	if p, err = s.toList(ctx, c, p); err != nil || p.lists {
 		return p, err
 	}
 	if p = p.toModel(c); p.ask == nil {
