@@ -18,7 +18,7 @@ type Word struct {
 // Glossary returns every word of the product. A test walks tables, columns,
 // closed sets, events and JSON keys and requires each to be here, once.
 func Glossary() []Word {
-	return slices.Concat(things(), placesAndPeople(), thinking(), commands(), standing(), resources(), channels(), blocks(), guardrails(), management(), approvalWords(), signals(), budgets(), remotes(), skillWords(), workflows(), eventTypes(), values())
+	return slices.Concat(things(), placesAndPeople(), thinking(), commands(), standing(), resources(), channels(), blocks(), guardrails(), management(), approvalWords(), signals(), budgets(), remotes(), skillWords(), drafts(), workflows(), eventTypes(), values())
 }
 
 // What the product is made of.
@@ -112,7 +112,7 @@ func thinking() []Word {
 		{Name: "maxSandboxes", Meaning: "the most sandboxes of an agent at once", Column: "max_sandboxes", Key: "maxSandboxes"},
 		{Name: "enabled", Meaning: "the block counts", Key: "enabled"},
 		{Name: "type", Meaning: "which of the kinds a block is", Column: "type", Key: "type"},
-		{Name: "revision", Meaning: "the number of an agent's revision", Column: "revision", Key: "revision"},
+		{Name: "revision", Meaning: "the number of an agent's revision; of a draft, how often it has grown", Column: "revision", Key: "revision"},
 		{Name: "digest", Meaning: "names a text by its content", Column: "digest", Key: "digest"},
 		{Name: "source", Meaning: "what defined an agent last: a file of the folder, or its resource", Column: "source"},
 		{Name: "spec", Meaning: "what a thing should be, as its author said it", Column: "spec", Key: "spec", Value: "SPEC"},

@@ -164,6 +164,9 @@ func (c *chat) next(ctx context.Context, lines <-chan string) (line string, more
 			}
 			return line, more, nil
 		case e := <-events:
+			if e.Name == "draft" { // the line is the prompt's
+				continue
+			}
 			fmt.Fprint(c.screen.answers, "\r")
 			c.others(e)
 			c.prompt()
