@@ -28,6 +28,7 @@ type crowd struct {
 	onWhatsApp func(graph.Sending) // at every message that is about to be taken
 	onTelegram func(botapi.Sending)
 	asks       bool    // the agent asks before every command
+	streams    bool    // people see the agent's answers grow
 	askers     []asker // agents that ask people before they run a command
 }
 
@@ -107,6 +108,9 @@ func newMessengers(w *world, c *crowd) *messengers {
 		agentYAML += "  approvals:\n    policy: always\n    timeout: 30m\n"
 	}
 	w.must(os.WriteFile(filepath.Join(w.agentsDir(), peopleAgent+".yaml"), []byte(agentYAML), 0o644))
+	if c.streams {
+		agentYAML += "  model:\n    stream: true\n"
+	}
 	numbers := []graph.Number{{PhoneNumberID: phoneNumber, AppSecret: appSecret, AccessToken: accessToken, VerifyToken: verifyToken}}
 	bots := []botapi.Bot{{Token: botToken, Username: botName}}
 	for _, a := range c.askers {

@@ -180,7 +180,7 @@ func openAIText(message openai.ChatCompletionMessage) string {
 }
 
 func partsText(content, raw string) string {
-	if content != "" || !strings.HasPrefix(raw, "[") {
+	if !strings.HasPrefix(raw, "[") {
 		return content
 	}
 	var parts []struct{ Type, Text string }

@@ -87,7 +87,7 @@ type flow struct {
 // Read implements io.Reader.
 func (f *flow) Read(b []byte) (int, error) {
 	n, err := f.from.Read(b)
-	if f.size += int64(n); err == nil && f.size > f.x.limits.ResponseBytes {
+	if f.size += int64(n); (err == nil || errors.Is(err, io.EOF)) && f.size > f.x.limits.ResponseBytes {
 		err = errTooLarge
 	}
 	switch {
@@ -131,7 +131,7 @@ func (x *exchange) cutOff() error {
 	if x.err != nil {
 		return x.err
 	}
-	failure := broken(ctxCause(x.flow.ctx), io.ErrUnexpectedEOF, x.names, x.redact)
+	failure := broken(nil, io.ErrUnexpectedEOF, x.names, x.redact)
 	failure.Status = x.status
 	return x.fail(failure)
 }

@@ -25,6 +25,7 @@ func streams(events ...string) http.HandlerFunc {
 		w.Header().Set("Content-Type", "text/event-stream")
 		for _, e := range events {
 			var head struct{ Type string }
+			e = strings.Join(strings.Fields(e), " ")
 			if json.Unmarshal([]byte(e), &head) == nil && head.Type != "" {
 				e = "event: " + head.Type + "\ndata: " + e
 			} else {

@@ -69,10 +69,10 @@ func (t *Transport) Draft(ctx context.Context, account *channel.Account, c *post
 	return shown
 }
 
-// drafted is a text that is still written as its chat shows it: what fits one
-// message.
+// drafted is a text that is still written as its chat shows it: without marks, and
+// what fits one message.
 func drafted(text string) (string, bool) {
-	text = strings.TrimSpace(markup.Plain(text))
+	text = strings.TrimSpace(visible(markup.Telegram(text)))
 	if text == "" {
 		return "", false
 	}

@@ -107,8 +107,8 @@ func (s *Server) own(b *bot, c call, missing string) (target, string, map[string
 	return t, id, message, nil
 }
 
-// remove takes a message of the bot's own back.
-func (s *Server) remove(b *bot, c call) *result {
+// takeBack deletes a message of the bot's own.
+func (s *Server) takeBack(b *bot, c call) *result {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	t, id, message, refused := s.own(b, c, "message to delete not found")

@@ -52,7 +52,7 @@ func (s *Server) do(ctx context.Context, b *bot, c call) *result {
 	case "answerguestquery":
 		return s.answerGuest(b, c)
 	case "deletemessage":
-		return s.remove(b, c)
+		return s.takeBack(b, c)
 	case "editmessagetext":
 		return s.edit(b, c)
 	case "setmessagereaction":
