@@ -151,7 +151,7 @@ func commands() []Word {
 		{Name: "nonce", Meaning: "what the runner seals an outcome with; the sandboxed user never sees it", Column: "nonce", Key: "nonce"},
 		{Name: "exitCode", Meaning: "what a command's process ended with", Column: "exit_code", Key: "exitCode"},
 		{Name: "signal", Meaning: "what ended a command's process from outside", Key: "signal", Value: "SIGNAL"},
-		{Name: "stream", Meaning: "stdout or stderr", Column: "stream", Key: "stream"},
+		{Name: "stream", Meaning: "stdout or stderr; of a model, that people see its answers grow", Column: "stream", Key: "stream"},
 		{Name: "startByte", Meaning: "where in its stream a stored piece begins", Column: "start_byte"},
 		{Name: "offset", Meaning: "where in its stream a text begins", Key: "offset"},
 		{Name: "stdoutBytes", Meaning: "how much a command printed to stdout", Column: "stdout_bytes", Key: "stdoutBytes"},

@@ -216,18 +216,15 @@ func (w *stepWriter) execution(call harness.ToolCallID, x *NewExecution) {
 
 // replySQL writes outbound message $1 and a row for each of its texts. Files that
 // commands of the turn made go out behind them, the newest of each path; from
-// then on they belong to the message, and it takes the place of the draft, which is
-// gone where no chat shows it. $9 says that somebody has to send them.
+// then on they belong to the message, and it takes the place of the draft. $9 says that somebody has to send them.
 const replySQL = `
 WITH s AS (
     UPDATE sessions SET message_seq = message_seq + 1 WHERE session_id = $2 RETURNING message_seq
 ), m AS (
     INSERT INTO messages (message_id, session_id, seq, direction, state, channel_user_id, text, in_reply_to)
     SELECT $1, $2, message_seq, 'OUTBOUND', 'DONE', $3, $4, $5 FROM s RETURNING message_id, session_id, seq
-), shown AS (
-    UPDATE drafts SET answer_id = $1, text = '', updated_at = now() WHERE message_id = $5 AND answer_id IS NULL AND state <> 'PLANNED'
-), undrafted AS (
-    DELETE FROM drafts WHERE message_id = $5 AND state = 'PLANNED'
+), drafted AS (
+    UPDATE drafts SET answer_id = $1, text = '', updated_at = now() WHERE message_id = $5 AND answer_id IS NULL
 ), made AS (
     UPDATE attachments SET message_id = $1, updated_at = now()
     WHERE session_id = $2 AND direction = 'OUTBOUND' AND state = 'STORED' AND message_id IS NULL
@@ -274,6 +271,8 @@ func (w *stepWriter) reply() {
 		choices = []harness.Choice{}
 	}
 	w.Queue(replySQL, id, claim.ID, turn.ChannelUserID, text, turn.Message, ids, w.c.Reply, choices, claim.Channel != harness.ChannelAPI)
+	// Its own statement, on the locked row: a chat may have begun to show it.
+	w.Queue(`DELETE FROM drafts WHERE answer_id = $1 AND state = 'PLANNED'`, id)
 	w.tell("REPLY", string(id))
 	if claim.Channel == harness.ChannelAPI {
 		return // nobody sends it: whoever asks reads it where it is
