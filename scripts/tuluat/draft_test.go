@@ -46,7 +46,7 @@ func TestChatShowsAnswersGrow(t *testing.T) {
 	done := make(chan error, 1)
 	x := w.terminal("chat", "coder")
 	x.shows("> ")
-	go w.slowly(done, "One two\nthree.", "One", "One two\nthr\x1b[2Jee "+strings.Repeat("and more ", 20))
+	go w.slowly(done, "One two\nthree.", "One", "One two\nthr\x1b[2Jee"+strings.Repeat(" and more", 20))
 	x.types("a long question\n")
 	x.shows("\r\x1b[2mOne…\x1b[0m\x1b[K")
 	x.shows("\r\x1b[2m…")

@@ -140,3 +140,49 @@ func TestDraftsThatBecameNothing(t *testing.T) {
 		}
 	}
 }
+
+// A chat that begins to show a draft while the answer commits is not forgotten.
+func TestADraftIsClaimedWhileTheAnswerCommits(t *testing.T) {
+	ctx := context.Background()
+	s := postgrestest.New(t)
+	agent(t, s)
+	session := arrive(t, s, "a")[0].Session
+	claim, err := s.ClaimSession(ctx, session, lease)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := s.WriteDraft(ctx, claim, "one"); err != nil {
+		t.Fatal(err)
+	}
+	tx, err := s.Pool().Begin(ctx)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = tx.Rollback(ctx) }() // after Commit it does nothing
+	if _, err := tx.Exec(ctx, `UPDATE drafts SET state = 'UNKNOWN', lease_owner = 'x', lease_token = 1, lease_until = now() + interval '1 minute', sent_at = now()`); err != nil {
+		t.Fatal(err)
+	}
+	committed := make(chan error, 1)
+	go func() {
+		_, err := s.CommitStep(ctx, postgres.StepCommit{Claim: claim, State: harness.SessionIdle, Start: true, Reply: []string{"one two"}})
+		committed <- err
+	}()
+	for value[int](t, s, `SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND datname = current_database()`) == 0 {
+		time.Sleep(10 * time.Millisecond)
+	}
+	if err := tx.Commit(ctx); err != nil {
+		t.Fatal(err)
+	}
+	if err := <-committed; err != nil {
+		t.Fatal(err)
+	}
+	if _, err := s.ClaimReply(ctx, session, sends); !errors.Is(err, postgres.ErrNothingDue) {
+		t.Errorf("the reply does not wait for the draft on its way: %v", err)
+	}
+	if waits, err := s.MarkDraft(ctx, &postgres.DraftClaim{Message: claim.Turns[0].Message, Token: 1}, postgres.DraftOutcome{State: harness.ReplySent, ProviderID: "77"}); err != nil || !waits {
+		t.Fatalf("marked: %v, %v", waits, err)
+	}
+	if reply, err := s.ClaimReply(ctx, session, sends); err != nil || reply.Draft == nil {
+		t.Errorf("the reply is %+v, %v", reply, err)
+	}
+}

@@ -16,11 +16,13 @@ func (a *anthropicMessages) stream(ctx context.Context, x *exchange, params anth
 	events := a.service.NewStreaming(ctx, params, options...)
 	defer events.Close()
 	message, stopped := &anthropic.Message{}, false
+	inputs := map[int64][]byte{} // of calls: the SDK's own copy loses one that is cut off
 	for events.Next() {
 		event := events.Current()
 		if err := message.Accumulate(event); err != nil {
 			return nil, x.fail(x.notAnAnswer())
 		}
+		inputs[event.Index] = append(inputs[event.Index], event.Delta.PartialJSON...)
 		switch event.Type {
 		case "content_block_delta", "message_delta":
 			x.said(anthropicText(message))
@@ -45,7 +47,11 @@ func (a *anthropicMessages) stream(ctx context.Context, x *exchange, params anth
 		return nil, x.cutOff()
 	}
 	x.body = []byte(anthropicText(message)) // what an estimate counts
-	for _, block := range message.Content {
+	for i := range message.Content {
+		block := &message.Content[i]
+		if input := inputs[int64(i)]; block.Type == blockToolUse && len(input) > 0 {
+			block.Input = input
+		}
 		x.body = append(x.body, block.Input...)
 	}
 	return message, nil

@@ -26,7 +26,9 @@ func streams(events ...string) http.HandlerFunc {
 		for _, e := range events {
 			var head struct{ Type string }
 			e = strings.Join(strings.Fields(e), " ")
-			if json.Unmarshal([]byte(e), &head) == nil && head.Type != "" {
+			if rest, raw := strings.CutPrefix(e, "broken "); raw {
+				e = "event: content_block_delta\ndata: " + rest
+			} else if json.Unmarshal([]byte(e), &head) == nil && head.Type != "" {
 				e = "event: " + head.Type + "\ndata: " + e
 			} else {
 				e = "data: " + e
@@ -279,7 +281,7 @@ func TestStreamsThatBreak(t *testing.T) {
 			return append(slices.Clone(said[p]), failing[p]("x", "insufficient_quota"))
 		}, plain, model.Limits{}, harness.Exhausted, model.ReasonNoCredit, false},
 		{"no JSON in the middle", func(p harness.Provider) []string {
-			return append(slices.Clone(said[p]), `{"type":"content_block_delta",`)
+			return append(slices.Clone(said[p]), `broken {"type":"content_block_delta",`)
 		}, plain, model.Limits{}, harness.Unavailable, model.ReasonNotAnswer, false},
 		{"blocks out of order", func(p harness.Provider) []string {
 			return append(slices.Clone(said[p]), `{"type":"content_block_delta","index":7,"delta":{"type":"text_delta","text":"x"}}`)

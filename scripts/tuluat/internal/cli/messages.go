@@ -26,8 +26,8 @@ func newSessionMessages(sys System) *cobra.Command {
 	cmd := &cobra.Command{
 		Use: "messages ID", Short: "Show what was said in a session, and with -f what comes", Args: cobra.ExactArgs(1),
 		Long: `Show what was said in a session, the oldest first. With -f it goes on: what the
-agent runs is shown while it runs, until the session has ended. A connection that
-is lost is opened again where it was.
+agent runs is shown while it runs, and on a terminal the end of an answer while it
+is written, until the session has ended. A connection that is lost is opened again where it was.
 
 -f -o json prints every event of the session as a line of JSON; its id is what
 --after takes, to go on behind it another time.`,
