@@ -11,6 +11,9 @@ import (
 	"tuluat.ai/harness/shared/postgres/postgrestest"
 )
 
+// called makes replies go somewhere: those without a callback wait to be fetched.
+const called = `UPDATE channel_routes SET spec = '{"callbackURL": "https://example.test/"}'`
+
 // The life of a draft, each part of it by the role whose it is: it is written under
 // the session's claim, shown under its own, and gives its place to the reply.
 func TestDraftsByTheirRoles(t *testing.T) {
@@ -21,6 +24,7 @@ func TestDraftsByTheirRoles(t *testing.T) {
 	}
 	defer s.Close()
 	agent(t, s)
+	run(t, s, called)
 	session := arrive(t, s, "a")[0].Session
 	as := func(role string) {
 		t.Helper()
@@ -146,6 +150,7 @@ func TestADraftIsClaimedWhileTheAnswerCommits(t *testing.T) {
 	ctx := context.Background()
 	s := postgrestest.New(t)
 	agent(t, s)
+	run(t, s, called)
 	session := arrive(t, s, "a")[0].Session
 	claim, err := s.ClaimSession(ctx, session, lease)
 	if err != nil {
