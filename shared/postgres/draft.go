@@ -19,7 +19,7 @@ type Draft struct {
 
 // currentDraft is the condition of a draft that is still written, for a draft d
 // and its session s: the claim that writes it has the session.
-const currentDraft = `d.answer_id IS NULL AND d.text <> '' AND d.session_token = s.lease_token AND s.lease_owner IS NOT NULL`
+const currentDraft = `d.ended_at IS NULL AND d.text <> '' AND d.session_token = s.lease_token AND s.lease_owner IS NOT NULL`
 
 // WriteDraft replaces the draft of the answer to the last turn's message of c.
 // Drafts of earlier turns of the session that led to no answer go. ErrLeaseLost:
@@ -29,11 +29,11 @@ func (s *Store) WriteDraft(ctx context.Context, c *Claim, text string) error {
 	return s.oneRow(ctx, `WITH ours AS (
 			SELECT session_id FROM sessions WHERE session_id = $1 AND lease_token = $2 AND lease_owner IS NOT NULL
 		), past AS (
-			DELETE FROM drafts d USING ours WHERE d.session_id = ours.session_id AND d.message_id <> $3 AND d.answer_id IS NULL
+			DELETE FROM drafts d USING ours WHERE d.session_id = ours.session_id AND d.message_id <> $3 AND d.ended_at IS NULL
 		)
 		INSERT INTO drafts AS d (message_id, session_id, session_token, text) SELECT $3, session_id, $2, $4 FROM ours
 		ON CONFLICT (message_id) DO UPDATE SET text = EXCLUDED.text, session_token = EXCLUDED.session_token, revision = d.revision + 1, updated_at = now()
-		WHERE d.session_token <= EXCLUDED.session_token AND d.answer_id IS NULL`, c.ID, c.Token, c.Turns[len(c.Turns)-1].Message, text)
+		WHERE d.session_token <= EXCLUDED.session_token AND d.ended_at IS NULL`, c.ID, c.Token, c.Turns[len(c.Turns)-1].Message, text)
 }
 
 // Draft returns what is written now in a session. harness.NotFound: nothing.
@@ -78,7 +78,8 @@ type DraftOutcome struct {
 
 // draftLate is the condition of a draft d that something was sent behind in its
 // conversation: what takes its place then would stand before that.
-const draftLate = `EXISTS (SELECT 1 FROM replies r WHERE r.session_id = d.session_id AND r.message_id <> COALESCE(d.answer_id, '')
+const draftLate = `EXISTS (SELECT 1 FROM messages o JOIN replies r ON r.message_id = o.message_id
+	WHERE o.session_id = d.session_id AND o.seq > (SELECT q.seq FROM messages q WHERE q.message_id = d.message_id) AND o.in_reply_to IS DISTINCT FROM d.message_id
 	AND r.updated_at > d.sent_at AND r.state IN ('SENT', 'DELIVERED', 'READ', 'UNKNOWN'))`
 
 // claimDraftSQL claims the draft of the answer to message $1, where it has grown.
@@ -95,7 +96,7 @@ WITH next AS (
     UPDATE drafts d SET lease_owner = $2, lease_token = d.lease_token + 1, lease_until = now() + $3::interval,
            sent_at = CASE WHEN d.state = 'PLANNED' THEN now() ELSE d.sent_at END, state = CASE WHEN d.state = 'PLANNED' THEN 'UNKNOWN' ELSE d.state END,
            due_at = now() + next.every * CASE WHEN next.every > interval '1 second' THEN 2 ELSE 1 END
-    FROM next WHERE d.message_id = next.message_id AND d.state IN ('PLANNED', 'SENT') AND d.answer_id IS NULL AND d.revision > d.shown_revision
+    FROM next WHERE d.message_id = next.message_id AND d.state IN ('PLANNED', 'SENT') AND d.ended_at IS NULL AND d.revision > d.shown_revision
       AND d.due_at <= now() AND (d.lease_until IS NULL OR d.lease_until < now())
     RETURNING d.*
 ), paced AS (
@@ -128,7 +129,7 @@ func (s *Store) MarkDraft(ctx context.Context, c *DraftClaim, o DraftOutcome) (w
 	err = s.pool.QueryRow(ctx, `UPDATE drafts SET state = $3, provider_id = CASE WHEN $4 <> '' THEN $4 ELSE provider_id END,
 			shown_revision = CASE WHEN $5 THEN $6 ELSE shown_revision END, due_at = greatest(due_at, now() + $7::interval),
 			sent_at = CASE WHEN $3 = 'PLANNED' THEN NULL ELSE sent_at END, lease_owner = NULL, lease_until = NULL, updated_at = now()
-		WHERE message_id = $1 AND lease_token = $2 AND lease_owner IS NOT NULL RETURNING answer_id IS NOT NULL`,
+		WHERE message_id = $1 AND lease_token = $2 AND lease_owner IS NOT NULL RETURNING EXISTS (SELECT 1 FROM messages m WHERE m.in_reply_to = drafts.message_id)`,
 		c.Message, c.Token, o.State, o.ProviderID, o.Shown, c.Revision, o.Hold).Scan(&waits)
 	if err = translate(err); harness.KindOf(err) == harness.NotFound {
 		return false, ErrLeaseLost
@@ -145,7 +146,7 @@ func (s *Store) DeleteOldDrafts(ctx context.Context, keep time.Duration, limit i
 // undraft queues that the draft whose place c took is gone, once c is settled.
 func (c *ReplyClaim) undraft(b *pgx.Batch, o ReplyOutcome) {
 	if c.Drafted && (o.State == harness.ReplySent || o.State == harness.ReplyFailed || o.Final) {
-		b.Queue(`DELETE FROM drafts WHERE answer_id = $1`, c.Message)
+		b.Queue(`DELETE FROM drafts d USING messages m WHERE m.message_id = $1 AND d.message_id = m.in_reply_to`, c.Message)
 	}
 }
 

@@ -100,7 +100,7 @@ WITH next AS (
     FROM next
     WHERE r.reply_id = next.reply_id AND ` + replyOpen("r") + ` AND r.due_at <= now() AND (lease_until IS NULL OR lease_until < now())
       AND (next.allowed_at IS NULL OR next.allowed_at <= now())
-      AND NOT EXISTS (SELECT 1 FROM drafts d WHERE d.answer_id = r.message_id AND d.lease_until > now()) -- it is being shown
+      AND NOT EXISTS (SELECT 1 FROM messages o JOIN drafts d ON d.message_id = o.in_reply_to WHERE o.message_id = r.message_id AND d.lease_until > now())
     RETURNING r.*
 ), paced AS (
     UPDATE chats c SET paced_until = greatest(c.paced_until, now()) + next.every
@@ -123,7 +123,7 @@ SELECT c.reply_id, c.lease_token, c.attempts, c.state, c.message_id, c.text, c.p
        d.message_id IS NOT NULL, CASE WHEN d.state = 'SENT' THEN d.provider_id ELSE '' END, d.sent_at IS NOT NULL AND ` + draftLate + `
 FROM claimed c JOIN sessions s USING (session_id) JOIN messages m ON m.message_id = c.message_id
 LEFT JOIN messages q ON q.message_id = m.in_reply_to
-LEFT JOIN drafts d ON d.answer_id = c.message_id AND c.part = 1
+LEFT JOIN drafts d ON d.message_id = m.in_reply_to AND c.part = 1
 LEFT JOIN channel_routes r ON r.channel = s.channel AND r.account = s.account AND r.agent_name = s.agent_name
 LEFT JOIN chats t ON t.channel = s.channel AND t.account = s.account AND t.chat = s.chat
 LEFT JOIN attachments f ON f.attachment_id = c.attachment_id

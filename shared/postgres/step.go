@@ -224,7 +224,7 @@ WITH s AS (
     INSERT INTO messages (message_id, session_id, seq, direction, state, channel_user_id, text, in_reply_to)
     SELECT $1, $2, message_seq, 'OUTBOUND', 'DONE', $3, $4, $5 FROM s RETURNING message_id, session_id, seq
 ), drafted AS (
-    UPDATE drafts SET answer_id = $1, text = '', updated_at = now() WHERE message_id = $5 AND answer_id IS NULL
+    UPDATE drafts SET ended_at = now(), text = '', updated_at = now() WHERE message_id = $5 AND ended_at IS NULL
 ), made AS (
     UPDATE attachments SET message_id = $1, updated_at = now()
     WHERE session_id = $2 AND direction = 'OUTBOUND' AND state = 'STORED' AND message_id IS NULL
@@ -272,7 +272,7 @@ func (w *stepWriter) reply() {
 	}
 	w.Queue(replySQL, id, claim.ID, turn.ChannelUserID, text, turn.Message, ids, w.c.Reply, choices, claim.Channel != harness.ChannelAPI)
 	// Its own statement, on the locked row: a chat may have begun to show it.
-	w.Queue(`DELETE FROM drafts WHERE answer_id = $1 AND state = 'PLANNED'`, id)
+	w.Queue(`DELETE FROM drafts WHERE message_id = $1 AND state = 'PLANNED' AND ended_at IS NOT NULL`, turn.Message)
 	w.tell("REPLY", string(id))
 	if claim.Channel == harness.ChannelAPI {
 		return // nobody sends it: whoever asks reads it where it is

@@ -9,7 +9,7 @@ CREATE TABLE drafts (
     session_token  bigint NOT NULL,                    -- the session's claim under which it is written
     text           text NOT NULL,
     revision       bigint NOT NULL DEFAULT 1,
-    answer_id      text REFERENCES messages,           -- the outbound message that takes its place
+    ended_at       timestamptz,                        -- the message in reply to the same message takes its place
     state          text NOT NULL DEFAULT 'PLANNED' CONSTRAINT draft_state CHECK (state IN ('PLANNED', 'SENT', 'FAILED', 'UNKNOWN')), -- in its chat
     provider_id    text NOT NULL DEFAULT '',           -- of the message there that shows it
     shown_revision bigint NOT NULL DEFAULT 0,
@@ -21,7 +21,6 @@ CREATE TABLE drafts (
     updated_at     timestamptz NOT NULL DEFAULT now()
 );
 CREATE INDEX drafts_session ON drafts (session_id);
-CREATE INDEX drafts_answer ON drafts (answer_id) WHERE answer_id IS NOT NULL;
 
 GRANT SELECT, INSERT, UPDATE, DELETE ON drafts TO tuluat_agent_step;
 GRANT SELECT, UPDATE, DELETE ON drafts TO tuluat_telegram_ingest;
