@@ -17,7 +17,7 @@ const draftScript = `rules:
   - match: {of: user, prefix: "tell"}
     respond:
       pace: 300ms
-      text: "It was a **dark** and stormy night and the rain fell in torrents except at times when it was checked by a gust of wind."
+      text: "It was a dark and stormy night and the rain fell in torrents except at times when it was checked by a gust of wind."
   - match: {of: result, regexp: "drafted-7"}
     respond:
       pace: 300ms

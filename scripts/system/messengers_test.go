@@ -107,10 +107,10 @@ func newMessengers(w *world, c *crowd) *messengers {
 	if c.asks {
 		agentYAML += "  approvals:\n    policy: always\n    timeout: 30m\n"
 	}
-	w.must(os.WriteFile(filepath.Join(w.agentsDir(), peopleAgent+".yaml"), []byte(agentYAML), 0o644))
 	if c.streams {
 		agentYAML += "  model:\n    stream: true\n"
 	}
+	w.must(os.WriteFile(filepath.Join(w.agentsDir(), peopleAgent+".yaml"), []byte(agentYAML), 0o644))
 	numbers := []graph.Number{{PhoneNumberID: phoneNumber, AppSecret: appSecret, AccessToken: accessToken, VerifyToken: verifyToken}}
 	bots := []botapi.Bot{{Token: botToken, Username: botName}}
 	for _, a := range c.askers {
