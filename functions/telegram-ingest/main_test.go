@@ -6,6 +6,7 @@ import (
 	"io"
 	"net/http"
 	"net/http/httptest"
+	"path"
 	"slices"
 	"strings"
 	"sync"
@@ -63,6 +64,14 @@ type api struct {
 	updates []string
 	calls   []string // method and parameters
 	refused map[string][]int
+	hook    func(method string)
+}
+
+// during has each call run hook before it is answered.
+func (a *api) during(hook func(method string)) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.hook = hook
 }
 
 // refuse makes the next calls of method answer with these codes.
@@ -84,6 +93,12 @@ func newAPI(t *testing.T) *api {
 	a.Server = httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		body, _ := io.ReadAll(r.Body)
 		a.mu.Lock()
+		hook := a.hook
+		a.mu.Unlock()
+		if hook != nil {
+			hook(path.Base(r.URL.Path))
+		}
+		a.mu.Lock()
 		defer a.mu.Unlock()
 		switch method, isBot := strings.CutPrefix(r.URL.Path, "/bot"+token+"/"); {
 		case !isBot:
@@ -97,10 +112,11 @@ func newAPI(t *testing.T) *api {
 		default:
 			a.calls = append(a.calls, method+" "+string(body))
 			if codes := a.refused[method]; len(codes) > 0 {
-				a.refused[method] = codes[1:]
-				w.WriteHeader(codes[0])
-				fmt.Fprintf(w, `{"ok":false,"error_code":%d,"description":"refused"}`, codes[0])
-				return
+				if a.refused[method] = codes[1:]; codes[0] != http.StatusOK {
+					w.WriteHeader(codes[0])
+					fmt.Fprintf(w, `{"ok":false,"error_code":%d,"description":"refused"}`, codes[0])
+					return
+				}
 			}
 			_, _ = io.WriteString(w, `{"ok":true,"result":{"message_id":4711}}`)
 		}
@@ -251,5 +267,5 @@ func TestContract(t *testing.T) {
 	w := newWorld(t, harness.ChannelSpec{})
 	w.start("public", nil).Hears(harness.ChannelTelegram)
 	w.start("poll", nil).Hears(harness.ChannelTelegram)
-	w.start("events", nil).Hears(harness.ChannelTelegram, event.MessageReply, event.MessageReceived, event.MediaRequested, event.AgentStatusChanged)
+	w.start("events", nil).Hears(harness.ChannelTelegram, event.MessageReply, event.MessageDraft, event.MessageReceived, event.MediaRequested, event.AgentStatusChanged)
 }

@@ -59,9 +59,10 @@ func (s *side) hear() (*function.Function, error) {
 		objects = bucket
 	}
 	client := s.client()
+	transport := telegram.NewTransport(client, objects, s.env.Log)
 	return &function.Function{Events: channel.Events(channel.EventsOptions{
 		Channel: harness.ChannelTelegram, Store: s.store, Accounts: s.accounts, Checks: s.checks, Objects: objects, MaxMedia: s.cfg.mediaBytes,
-		Transport: telegram.NewTransport(client, objects, s.env.Log), Presence: telegram.NewPresence(client, s.env.Log), Downloader: telegram.NewDownloader(client, s.cfg.mediaBytes),
+		Transport: transport, Drafter: transport, Presence: telegram.NewPresence(client, s.env.Log), Downloader: telegram.NewDownloader(client, s.cfg.mediaBytes),
 		Events: s.events, Owner: s.env.Owner(), Log: s.env.Log, Metrics: s.env.Metrics, Drain: s.drain,
 	})}, nil
 }

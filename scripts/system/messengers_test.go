@@ -28,6 +28,7 @@ type crowd struct {
 	onWhatsApp func(graph.Sending) // at every message that is about to be taken
 	onTelegram func(botapi.Sending)
 	asks       bool    // the agent asks before every command
+	streams    bool    // people see the agent's answers grow
 	askers     []asker // agents that ask people before they run a command
 }
 
@@ -105,6 +106,9 @@ func newMessengers(w *world, c *crowd) *messengers {
 	agentYAML := peopleYAML
 	if c.asks {
 		agentYAML += "  approvals:\n    policy: always\n    timeout: 30m\n"
+	}
+	if c.streams {
+		agentYAML += "  model:\n    stream: true\n"
 	}
 	w.must(os.WriteFile(filepath.Join(w.agentsDir(), peopleAgent+".yaml"), []byte(agentYAML), 0o644))
 	numbers := []graph.Number{{PhoneNumberID: phoneNumber, AppSecret: appSecret, AccessToken: accessToken, VerifyToken: verifyToken}}

@@ -21,6 +21,7 @@ type EventsOptions struct {
 	Transport  Transport
 	Presence   Presence
 	Downloader Downloader
+	Drafter    Drafter // nil: nobody sees an answer before it is written
 	Objects    Objects // nil: no file is kept, and agents are told so
 	MaxMedia   int64   // bytes of one file that comes in
 	Events     *function.Publisher
@@ -35,7 +36,7 @@ type EventsOptions struct {
 const mediaLease = 30 * time.Second
 
 // Events returns what the events side of a channel hears: replies to send,
-// messages whose senders are shown a sign, files to fetch, agents whose Secrets are
+// drafts to show, messages whose senders are shown a sign, files to fetch, agents whose Secrets are
 // to be checked.
 func Events(o EventsOptions) map[event.Type]function.EventFunc {
 	sender := NewSender(SenderOptions{
@@ -46,8 +47,14 @@ func Events(o EventsOptions) map[event.Type]function.EventFunc {
 		Channel: o.Channel, Store: o.Store, Objects: o.Objects, Downloader: o.Downloader, Accounts: o.Accounts, Publish: o.Events.Publish,
 		Log: o.Log, Lease: postgres.Lease{Owner: o.Owner, For: mediaLease}, MaxBytes: o.MaxMedia,
 	})
-	return map[event.Type]function.EventFunc{
+	hears := map[event.Type]function.EventFunc{
 		event.MessageReply: sender.Reply, event.MessageReceived: acks.Received, event.MediaRequested: media.Requested,
 		event.AgentStatusChanged: o.Checks.AgentStatusChanged,
 	}
+	if o.Drafter != nil {
+		hears[event.MessageDraft] = NewDrafts(DraftsOptions{
+			Channel: o.Channel, Store: o.Store, Accounts: o.Accounts, Drafter: o.Drafter, Reply: sender.Reply, Owner: o.Owner, Log: o.Log,
+		}).Draft
+	}
+	return hears
 }

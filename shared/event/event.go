@@ -21,6 +21,7 @@ type Type string
 // The event types. Terminal ones feed streams and status; nothing depends on them.
 const (
 	MessageReceived    Type = "ai.tuluat.message.received.v1"
+	MessageDraft       Type = "ai.tuluat.message.draft.v1"
 	MessageReply       Type = "ai.tuluat.message.reply.v1"
 	MessageStatus      Type = "ai.tuluat.message.status.v1"
 	MediaRequested     Type = "ai.tuluat.media.requested.v1"
@@ -49,7 +50,7 @@ func (t Type) Ours() bool { return strings.HasPrefix(string(t), "ai.tuluat.") }
 // Types lists every type, in the order of a message's life.
 func Types() []Type {
 	return []Type{
-		MessageReceived, MessageReply, MessageStatus, MediaRequested, SessionDue, SessionChanged, ExecutionRequested,
+		MessageReceived, MessageDraft, MessageReply, MessageStatus, MediaRequested, SessionDue, SessionChanged, ExecutionRequested,
 		ExecutionFinished, SandboxChanged, ApprovalRequested, ApprovalDecided, AgentStatusChanged,
 	}
 }

@@ -31,6 +31,7 @@ const (
 // examples has one event of each type, as the functions make them.
 var examples = map[event.Type]event.Event{
 	event.MessageReceived:    {ID: "message.received:" + string(message), Channel: harness.ChannelWebhook, Payload: event.Payload{Session: session, Message: message}},
+	event.MessageDraft:       {ID: "message.draft:" + string(message) + ":7:1", Channel: harness.ChannelTelegram, Payload: event.Payload{Session: session, Message: message}},
 	event.MessageReply:       {ID: "message.reply:" + string(message), Channel: harness.ChannelWebhook, Payload: event.Payload{Session: session, Message: message}},
 	event.MessageStatus:      {ID: "message.status:" + string(message) + ":SENT", Channel: harness.ChannelWebhook, Payload: event.Payload{Session: session, Message: message}},
 	event.MediaRequested:     {ID: "media.requested:" + string(session) + ":1", Channel: harness.ChannelTelegram, Payload: event.Payload{Session: session}},

@@ -60,6 +60,7 @@ type ModelSpec struct {
 	Name        string   `json:"name,omitempty"`
 	MaxTokens   int      `json:"maxTokens"` // of one answer
 	Temperature *float64 `json:"temperature,omitempty"`
+	Stream      bool     `json:"stream,omitempty"` // people see answers grow, where they can be shown
 }
 
 // HarnessSpec is the harness block of an agent.

@@ -18,7 +18,7 @@ type Word struct {
 // Glossary returns every word of the product. A test walks tables, columns,
 // closed sets, events and JSON keys and requires each to be here, once.
 func Glossary() []Word {
-	return slices.Concat(things(), placesAndPeople(), thinking(), commands(), standing(), resources(), channels(), blocks(), guardrails(), management(), approvalWords(), askWords(), signals(), budgets(), remotes(), skillWords(), stdioWords(), workflows(), eventTypes(), values())
+	return slices.Concat(things(), placesAndPeople(), thinking(), commands(), standing(), resources(), channels(), blocks(), guardrails(), management(), approvalWords(), askWords(), signals(), budgets(), remotes(), skillWords(), stdioWords(), drafts(), workflows(), eventTypes(), values())
 }
 
 // What the product is made of.
@@ -112,7 +112,7 @@ func thinking() []Word {
 		{Name: "maxSandboxes", Meaning: "the most sandboxes of an agent at once", Column: "max_sandboxes", Key: "maxSandboxes"},
 		{Name: "enabled", Meaning: "the block counts", Key: "enabled"},
 		{Name: "type", Meaning: "which of the kinds a block is", Column: "type", Key: "type"},
-		{Name: "revision", Meaning: "the number of an agent's revision", Column: "revision", Key: "revision"},
+		{Name: "revision", Meaning: "the number of an agent's revision; of a draft, how often it has grown", Column: "revision", Key: "revision"},
 		{Name: "digest", Meaning: "names a text by its content", Column: "digest", Key: "digest"},
 		{Name: "source", Meaning: "what defined an agent last: a file of the folder, or its resource", Column: "source"},
 		{Name: "spec", Meaning: "what a thing should be, as its author said it", Column: "spec", Key: "spec", Value: "SPEC"},
@@ -151,7 +151,7 @@ func commands() []Word {
 		{Name: "nonce", Meaning: "what the runner seals an outcome with; the sandboxed user never sees it", Column: "nonce", Key: "nonce"},
 		{Name: "exitCode", Meaning: "what a command's process ended with", Column: "exit_code", Key: "exitCode"},
 		{Name: "signal", Meaning: "what ended a command's process from outside", Key: "signal", Value: "SIGNAL"},
-		{Name: "stream", Meaning: "stdout or stderr", Column: "stream", Key: "stream"},
+		{Name: "stream", Meaning: "stdout or stderr; of a model, that people see its answers grow", Column: "stream", Key: "stream"},
 		{Name: "startByte", Meaning: "where in its stream a stored piece begins", Column: "start_byte"},
 		{Name: "offset", Meaning: "where in its stream a text begins", Key: "offset"},
 		{Name: "stdoutBytes", Meaning: "how much a command printed to stdout", Column: "stdout_bytes", Key: "stdoutBytes"},

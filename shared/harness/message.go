@@ -16,6 +16,10 @@ const (
 	ChannelAPI      Channel = "API"
 )
 
+// Drafts reports whether people see an answer on c before it is written: only where
+// a message that was sent can be changed.
+func (c Channel) Drafts() bool { return c == ChannelTelegram }
+
 // Known reports whether c is one of the channels above.
 func (c Channel) Known() bool {
 	switch c {

@@ -29,9 +29,9 @@ type NewApproval struct {
 	Person  string         // whose message led to it, as their channel names them: who decides when Terms names nobody
 	Context map[string]any // what else deciders are shown
 
-	Kind    harness.ApprovalKind // BUDGET or GUARDRAIL: the turn itself waits; empty: Call or Visit does
-	Message harness.MessageID    // of that turn
-	Draft   *Draft               // of GUARDRAIL
+	Kind     harness.ApprovalKind // BUDGET or GUARDRAIL: the turn itself waits; empty: Call or Visit does
+	Message  harness.MessageID    // of that turn
+	Proposal *Proposal            // of GUARDRAIL
 }
 
 // CallRun hands on what was approved: the call runs, and its approval is used up.
@@ -147,14 +147,14 @@ func (w asker) ask(a NewApproval, claim *Claim) {
 		visit = &text
 	}
 	w.Queue(`INSERT INTO approvals (approval_id, session_id, agent_name, node_id, tool_call_id, visit_id, title, input, digest, state, approvers, quorum, on_timeout,
-			short_code, context, expires_at, reminders, escalate_at, escalation, due_at, kind, message_id, draft)
+			short_code, context, expires_at, reminders, escalate_at, escalation, due_at, kind, message_id, proposal)
 		SELECT $1, $2, $3, $4, $5, $6, $7, $8, $9, 'PENDING', $10, $11, $12, $13, $14, t.expires_at, t.reminders, t.escalate_at, $18,
 			least(t.expires_at, t.escalate_at, (SELECT min(r) FROM unnest(t.reminders) r)), $19, $20, $21
 		FROM (SELECT CASE WHEN $15::interval > interval '0' THEN now() + $15::interval END AS expires_at,
 			ARRAY(SELECT now() + r FROM unnest($16::interval[]) r WHERE $15::interval = interval '0' OR r < $15::interval) AS reminders,
 			CASE WHEN $17::interval > interval '0' THEN now() + $17::interval END AS escalate_at) t`,
 		a.ID, s.ID, s.Agent, a.Node, call, visit, harness.CleanText(a.Title), subject, digest, approvers, max(1, a.Terms.Quorum), orReject(a.Terms.OnTimeout),
-		number, a.Context, timeoutOf(a.Terms, waits), a.Terms.Reminders, a.Terms.EscalateAfter, orNobody(a.Terms.EscalateTo), kind, message, a.Draft)
+		number, a.Context, timeoutOf(a.Terms, waits), a.Terms.Reminders, a.Terms.EscalateAfter, orNobody(a.Terms.EscalateTo), kind, message, a.Proposal)
 	card := question{Title: a.Title, Subject: subject, Context: a.Context, Code: number, OnTimeout: a.Terms.OnTimeout}
 	if !waits {
 		until := w.now.Add(a.Terms.Timeout)

@@ -16,7 +16,7 @@ type TurnQuestion struct {
 	OnTimeout harness.TimeoutAction
 	DecidedBy string
 	Reason    string
-	Draft     *Draft // of GUARDRAIL
+	Proposal  *Proposal // of GUARDRAIL
 }
 
 // Approved reports whether what was asked may be: a human said so, or nobody
@@ -25,8 +25,8 @@ func (q TurnQuestion) Approved() bool {
 	return q.State == harness.ApprovalApproved || q.State == harness.ApprovalExpired && q.OnTimeout == harness.TimeoutProceed
 }
 
-// Draft is what goes on once a guardrail's question is approved, exactly.
-type Draft struct {
+// Proposal is what goes on once a guardrail's question is approved, exactly.
+type Proposal struct {
 	Shown     *string `json:"shown,omitempty"` // of INPUT: what models see in the place of the message; nil: the message
 	HideFiles bool    `json:"hideFiles,omitempty"`
 
@@ -38,12 +38,12 @@ type Draft struct {
 	Choices []harness.Choice `json:"choices,omitempty"`
 }
 
-const turnQuestionsSQL = `SELECT a.approval_id, a.kind, a.state, a.input, a.on_timeout, a.decided_by, a.reason, a.draft
+const turnQuestionsSQL = `SELECT a.approval_id, a.kind, a.state, a.input, a.on_timeout, a.decided_by, a.reason, a.proposal
 	FROM messages m JOIN approvals a USING (message_id) WHERE m.session_id = $1 AND m.state = 'RUNNING' AND a.kind IS NOT NULL AND a.consumed_at IS NULL ORDER BY a.seq`
 
 func readTurnQuestion(row pgx.CollectableRow) (TurnQuestion, error) {
 	var q TurnQuestion
-	err := row.Scan(&q.ID, &q.Kind, &q.State, &q.Subject, &q.OnTimeout, &q.DecidedBy, &q.Reason, &q.Draft)
+	err := row.Scan(&q.ID, &q.Kind, &q.State, &q.Subject, &q.OnTimeout, &q.DecidedBy, &q.Reason, &q.Proposal)
 	return q, err
 }
 

@@ -31,6 +31,8 @@ type ReplyClaim struct {
 	Choices    []harness.Choice    // of kind CHOICES
 	Attachment *Attachment         // of kind FILE
 	Card       *SentCard           // of kind DECISION: the card it is about, where that was sent
+	Drafted    bool                // a draft is kept whose place it takes
+	Draft      *SentDraft          // nil: its chat shows none
 	Callback   string              // the provider's own id of a tap that waits for an answer
 	Code       string              // of kind CARD: what people type to decide it
 	Address    string              // where it goes now
@@ -98,6 +100,7 @@ WITH next AS (
     FROM next
     WHERE r.reply_id = next.reply_id AND ` + replyOpen("r") + ` AND r.due_at <= now() AND (lease_until IS NULL OR lease_until < now())
       AND (next.allowed_at IS NULL OR next.allowed_at <= now())
+      AND NOT EXISTS (SELECT 1 FROM messages o JOIN drafts d ON d.message_id = o.in_reply_to WHERE o.message_id = r.message_id AND d.lease_until > now())
     RETURNING r.*
 ), paced AS (
     UPDATE chats c SET paced_until = greatest(c.paced_until, now()) + next.every
@@ -116,9 +119,11 @@ SELECT c.reply_id, c.lease_token, c.attempts, c.state, c.message_id, c.text, c.p
        COALESCE(f.attachment_id, ''), COALESCE(f.kind, ''), COALESCE(f.file_name, ''), COALESCE(f.mime_type, ''), COALESCE(f.size_bytes, 0),
        COALESCE(f.state, ''), COALESCE(f.path, ''), COALESCE(f.object_key, ''),
        COALESCE(m.metadata->>'callbackQueryId', ''), COALESCE(card.provider_id, ''), COALESCE(card.text, ''),
-       COALESCE((SELECT a.short_code FROM approvals a WHERE c.kind = 'CARD' AND a.approval_id = c.approval_id), '')
+       COALESCE((SELECT a.short_code FROM approvals a WHERE c.kind = 'CARD' AND a.approval_id = c.approval_id), ''),
+       d.message_id IS NOT NULL, CASE WHEN d.state = 'SENT' THEN d.provider_id ELSE '' END, d.sent_at IS NOT NULL AND ` + draftLate + `
 FROM claimed c JOIN sessions s USING (session_id) JOIN messages m ON m.message_id = c.message_id
 LEFT JOIN messages q ON q.message_id = m.in_reply_to
+LEFT JOIN drafts d ON d.message_id = m.in_reply_to AND c.part = 1
 LEFT JOIN channel_routes r ON r.channel = s.channel AND r.account = s.account AND r.agent_name = s.agent_name
 LEFT JOIN chats t ON t.channel = s.channel AND t.account = s.account AND t.chat = s.chat
 LEFT JOIN attachments f ON f.attachment_id = c.attachment_id
@@ -203,6 +208,7 @@ func (c *ReplyClaim) mark(o ReplyOutcome, next *ReplyLease) *pgx.Batch {
 			format = COALESCE(NULLIF($7, ''), format), due_at = CASE WHEN $8 THEN NULL ELSE now() + $5::interval END,
 			lease_owner = NULL, lease_until = NULL, updated_at = now() WHERE reply_id = $1`,
 		c.ID, o.State, o.Reason, o.ProviderID, o.Retry, o.Code, o.Format, o.Final)
+	c.undraft(b, o)
 	if o.MovedTo != "" { // aliases before chats, as arrivals take them
 		b.Queue(`INSERT INTO chat_aliases (channel, account, alias, chat) VALUES ($1, $2, $3, $4)
 			ON CONFLICT (channel, account, alias) DO UPDATE SET chat = EXCLUDED.chat`, c.Session.Channel, c.Session.Account, o.MovedTo, c.Session.Chat)
@@ -251,14 +257,17 @@ func (c *ReplyClaim) read(results pgx.BatchResults) error {
 		return err
 	}
 	found, err := pgx.CollectRows(rows, func(row pgx.CollectableRow) (struct{}, error) {
-		f, card := &Attachment{}, &SentCard{}
+		f, card, draft := &Attachment{}, &SentCard{}, &SentDraft{}
 		err := row.Scan(&c.ID, &c.Token, &c.Attempts, &c.State, &c.Message, &c.Text, &c.Part, &c.Parts, &c.Kind, &c.Format, &c.Choices,
 			&c.Session.ID, &c.Session.Agent, &c.Session.Channel, &c.Session.Account, &c.Session.Chat, &c.Session.State, &c.TraceParent,
 			&c.ChannelUserID, &c.InReplyTo, &c.Spec, &c.Address, &c.WindowOpen, &c.Blocked,
 			&f.ID, &f.Kind, &f.FileName, &f.MimeType, &f.Bytes, &f.State, &f.Path, &f.ObjectKey,
-			&c.Callback, &card.ProviderID, &card.Text, &c.Code)
+			&c.Callback, &card.ProviderID, &card.Text, &c.Code, &c.Drafted, &draft.ProviderID, &draft.Late)
 		if card.ProviderID != "" {
 			c.Card = card
+		}
+		if draft.ProviderID != "" {
+			c.Draft = draft
 		}
 		if f.ID != "" {
 			f.Session, f.Agent, f.Channel, f.Account = c.Session.ID, c.Session.Agent, c.Session.Channel, c.Session.Account

@@ -223,13 +223,15 @@ func (w *stepWriter) execution(cause harness.ExecutionCause, id string, x *NewEx
 
 // replySQL writes outbound message $1 and a row for each of its texts. Files that
 // commands of the turn made go out behind them, the newest of each path; from
-// then on they belong to the message. $9 says that somebody has to send them.
+// then on they belong to the message, and it takes the place of the draft. $9 says that somebody has to send them.
 const replySQL = `
 WITH s AS (
     UPDATE sessions SET message_seq = message_seq + 1 WHERE session_id = $2 RETURNING message_seq
 ), m AS (
     INSERT INTO messages (message_id, session_id, seq, direction, state, channel_user_id, text, in_reply_to)
     SELECT $1, $2, message_seq, 'OUTBOUND', 'DONE', $3, $4, $5 FROM s RETURNING message_id, session_id, seq
+), drafted AS (
+    UPDATE drafts SET ended_at = now(), text = '', updated_at = now() WHERE message_id = $5 AND ended_at IS NULL
 ), made AS (
     UPDATE attachments SET message_id = $1, updated_at = now()
     WHERE session_id = $2 AND direction = 'OUTBOUND' AND state = 'STORED' AND message_id IS NULL
@@ -276,6 +278,8 @@ func (w *stepWriter) reply() {
 		choices = []harness.Choice{}
 	}
 	w.Queue(replySQL, id, claim.ID, turn.ChannelUserID, text, turn.Message, ids, w.c.Reply, choices, claim.Channel != harness.ChannelAPI)
+	// Its own statement, on the locked row: a chat may have begun to show it.
+	w.Queue(`DELETE FROM drafts WHERE message_id = $1 AND state = 'PLANNED' AND ended_at IS NOT NULL`, turn.Message)
 	w.tell("REPLY", string(id))
 	if claim.Channel == harness.ChannelAPI {
 		return // nobody sends it: whoever asks reads it where it is

@@ -41,6 +41,13 @@ type Watched interface {
 	Session(ctx context.Context) (view.StreamSession, error)
 }
 
+// Drafted is a Source whose reader sees an answer while it is written.
+type Drafted interface {
+	Source
+	// Draft returns what is written now. harness.NotFound: nothing.
+	Draft(ctx context.Context) (postgres.Draft, error)
+}
+
 // Opening is where a stream begins.
 type Opening struct {
 	Session view.StreamSession // where it stands; without one, there is none yet
@@ -60,6 +67,7 @@ type Options struct {
 
 const (
 	pollTime      = 200 * time.Millisecond
+	draftPolls    = 3 // a Drafted source is asked what is written every so many polls
 	watchPolls    = 5 // a Watched source is asked where it stands every so many polls
 	heartbeatTime = 15 * time.Second
 	writeTime     = 15 * time.Second // a reader that takes nothing for so long is gone
@@ -78,6 +86,9 @@ type Stream struct {
 	buffer  buffer
 	wrote   time.Time
 	polls   int
+	drafts  int
+	draft   postgres.Draft // as the reader knows it
+	caught  bool           // the reader has had what there was when it came
 }
 
 // Open finds the place and sends the head of the answer. When it fails, nothing
@@ -199,6 +210,9 @@ func (s *Stream) end() error {
 
 // poll sends one page and reports whether it was full.
 func (s *Stream) poll(ctx context.Context) (bool, error) {
+	if err := s.written(ctx); err != nil { // before the events: an answer comes behind its draft
+		return false, err
+	}
 	page, err := s.source.Events(ctx, s.After, pageSize)
 	if err != nil {
 		return false, err
@@ -210,7 +224,7 @@ func (s *Stream) poll(ctx context.Context) (bool, error) {
 	}
 	full := len(page) == pageSize
 	if !full {
-		s.past = false
+		s.past, s.caught = false, true
 		if err := s.running(ctx); err != nil {
 			return false, err
 		}
@@ -219,6 +233,27 @@ func (s *Stream) poll(ctx context.Context) (bool, error) {
 		return false, err
 	}
 	return full, s.source.Sent(ctx, page)
+}
+
+// written tells what is written of an answer, where it has grown. It has no id: a
+// reader that comes back is told the whole of it.
+func (s *Stream) written(ctx context.Context) error {
+	drafted, ok := s.source.(Drafted)
+	if !ok || !s.Follow || !s.caught {
+		return nil
+	}
+	if s.drafts++; s.drafts%draftPolls != 0 {
+		return nil
+	}
+	d, err := drafted.Draft(ctx)
+	if harness.KindOf(err) == harness.NotFound || err == nil && d == s.draft {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	s.draft = d
+	return s.buffer.event("", eventDraft, view.StreamDraft{Session: d.Session, InReplyTo: d.Message, Revision: d.Revision, Text: d.Text})
 }
 
 // tell sends one event, and before a call's result the rest of its output.

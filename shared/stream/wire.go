@@ -12,13 +12,15 @@ import (
 	"tuluat.ai/harness/shared/postgres"
 )
 
-// The names of events. Those of a session's own events have an id.
+// The names of events. Those of a session's own events have an id; what it has not
+// in its history, such as a draft, has none.
 const (
 	eventSession    = "session"
 	eventTurn       = "turn"
 	eventToolCall   = "tool_call"
 	eventToolResult = "tool_result"
 	eventOutput     = "output"
+	eventDraft      = "draft"
 	eventReply      = "reply"
 	eventApproval   = "approval"
 	eventEnd        = "end"

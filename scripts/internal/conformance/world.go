@@ -291,7 +291,7 @@ func (w *World) routes(ctx context.Context) error {
 // What a case may leave, those that refer to others first. To delete the few rows
 // of a case takes a hundredth of what TRUNCATE takes.
 var tables = []string{
-	"outbox", "dead_letters", "session_events", "tool_calls", "steps", "attachment_placements", "skill_placements", "session_skills", "replies", "attachments",
+	"outbox", "dead_letters", "drafts", "session_events", "tool_calls", "steps", "attachment_placements", "skill_placements", "session_skills", "replies", "attachments",
 	"execution_output", "executions", "sandboxes", "messages", "inbox", "notices", "chats", "chat_aliases", "pairings", "polls", "sessions",
 }
 

@@ -170,7 +170,8 @@ type answer struct {
 	ID    string // without the wire's prefix
 	Text  string
 	Calls []call
-	Stop  string // end, tool_calls, length, refusal, or the provider's own word
+	Stop  string        // end, tool_calls, length, refusal, or the provider's own word
+	Pace  time.Duration // between two pieces of it, streamed
 
 	Thinks bool // as the model's options say
 }

@@ -64,7 +64,7 @@ func (anthropicFormat) write(w http.ResponseWriter, chat conversation, a answer)
 		writeJSON(w, http.StatusOK, message)
 		return
 	}
-	events := newEventStream(w)
+	events := newEventStream(w, a.Pace)
 	message["content"], message["stop_reason"] = []any{}, nil
 	message["usage"] = map[string]any{"input_tokens": input, "output_tokens": 1}
 	events.send("message_start", map[string]any{"type": "message_start", "message": message})

@@ -85,7 +85,7 @@ func (openAIFormat) write(w http.ResponseWriter, chat conversation, a answer) {
 		writeJSON(w, http.StatusOK, whole)
 		return
 	}
-	events := newEventStream(w)
+	events := newEventStream(w, a.Pace)
 	chunk := func(delta map[string]any, finish *string) {
 		events.send("", envelope("chat.completion.chunk", []openAIChoice{{Delta: delta, FinishReason: finish}}))
 	}

@@ -31,7 +31,7 @@ import (
 //	    respond: {status: 429, error: {code: rate_limit_exceeded}, headers: {Retry-After: "date+3s"}}
 //
 // respond also takes body (a raw body, "" for none), delay (before anything is
-// sent), hang (never ends; a body is begun) and close (the connection is cut; a
+// sent), pace (between two pieces of a streamed answer), hang (never ends; a body is begun) and close (the connection is cut; a
 // body is begun). A header value of "date+DURATION" becomes an HTTP date.
 type Script struct {
 	Rules []*Rule `json:"rules"`
@@ -65,10 +65,11 @@ type Respond struct {
 	Headers map[string]string `json:"headers"`
 	Body    *string           `json:"body"`
 	Delay   string            `json:"delay"`
+	Pace    string            `json:"pace"`
 	Hang    bool              `json:"hang"`
 	Close   bool              `json:"close"`
 
-	delay time.Duration
+	delay, pace time.Duration
 }
 
 // ScriptedCall is a call a Rule makes.
@@ -138,12 +139,18 @@ func (r *Rule) prepare() error {
 		}
 		r.Match.pattern = pattern
 	}
-	if r.Respond.Delay != "" {
-		delay, err := time.ParseDuration(r.Respond.Delay)
-		if err != nil {
-			problems = append(problems, fmt.Errorf("respond.delay: %w", err))
+	for _, wait := range []struct {
+		name, text string
+		into       *time.Duration
+	}{{"delay", r.Respond.Delay, &r.Respond.delay}, {"pace", r.Respond.Pace, &r.Respond.pace}} {
+		if wait.text == "" {
+			continue
 		}
-		r.Respond.delay = delay
+		d, err := time.ParseDuration(wait.text)
+		if err != nil {
+			problems = append(problems, fmt.Errorf("respond.%s: %w", wait.name, err))
+		}
+		*wait.into = d
 	}
 	if status := r.Respond.Status; status != 0 && (status < 200 || status > 599) {
 		problems = append(problems, fmt.Errorf("respond.status is %d", status))
@@ -249,7 +256,7 @@ func (m *Model) play(w http.ResponseWriter, r *http.Request, f format, chat conv
 }
 
 func (how Respond) answer(chat conversation) answer {
-	a := answer{ID: conversationID(chat), Text: how.Text, Stop: how.Stop}
+	a := answer{ID: conversationID(chat), Text: how.Text, Stop: how.Stop, Pace: how.pace}
 	for i, c := range how.Calls {
 		out := call{ID: callID(chat, i), Name: c.Name, Arguments: string(c.Arguments)}
 		if c.ID != nil {

@@ -4,20 +4,22 @@ import (
 	"encoding/json"
 	"net/http"
 	"strings"
+	"time"
 )
 
 // eventStream writes server-sent events, each at once.
 type eventStream struct {
 	w     http.ResponseWriter
 	flush func()
+	pace  time.Duration // between two events
 }
 
-func newEventStream(w http.ResponseWriter) *eventStream {
+func newEventStream(w http.ResponseWriter, pace time.Duration) *eventStream {
 	w.Header().Set("Content-Type", "text/event-stream")
 	w.Header().Set("Cache-Control", "no-cache")
 	w.WriteHeader(http.StatusOK)
 	control := http.NewResponseController(w)
-	return &eventStream{w: w, flush: func() { _ = control.Flush() }} // a writer without Flush sends it all at the end
+	return &eventStream{w: w, pace: pace, flush: func() { _ = control.Flush() }} // a writer without Flush sends it all at the end
 }
 
 // send writes one event; without a name it is data only.
@@ -33,8 +35,11 @@ func (s *eventStream) send(name string, data any) {
 }
 
 func (s *eventStream) raw(text string) {
-	_, _ = s.w.Write([]byte(text)) // a client that is gone has nothing to be told
+	if _, err := s.w.Write([]byte(text)); err != nil { // a client that is gone has nothing to be told
+		s.pace = 0
+	}
 	s.flush()
+	time.Sleep(s.pace)
 }
 
 // pieces cuts text as a model would send it, so that whoever puts it together

@@ -367,6 +367,7 @@ func TestScriptsThatCannotBeMeant(t *testing.T) {
 		`rules: [{match: {regexp: "("}}]`:         "regexp",
 		`rules: [{match: {of: tool}}]`:            "of is",
 		`rules: [{respond: {delay: soon}}]`:       "delay",
+		`rules: [{respond: {pace: soon}}]`:        "pace",
 		`rules: [{respond: {status: 42}}]`:        "status",
 		`rules: [{per: agent}]`:                   "per must",
 		`rules: [null]`:                           "rules[0] is empty",

@@ -64,6 +64,8 @@ type Model struct {
 	// +kubebuilder:validation:Minimum=0
 	// +kubebuilder:validation:Maximum=2
 	Temperature *float64 `json:"temperature,omitempty"`
+	// Whether people see an answer grow while the model writes it, where their channel can show that: Telegram, the console and the CLI. Without it, they see it when it is written. Agents with output guardrails show nothing before.
+	Stream *bool `json:"stream,omitempty"`
 }
 
 // Harness is what the agent can do and how it is reached.

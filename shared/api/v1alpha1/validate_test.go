@@ -219,7 +219,7 @@ func TestDefaults(t *testing.T) {
 func TestEveryFieldIsConverted(t *testing.T) {
 	d := read(t, head+`spec:
   description: d
-  model: {provider: anthropic, name: m, maxTokens: 10, temperature: 0}
+  model: {provider: anthropic, name: m, maxTokens: 10, temperature: 0, stream: true}
   systemPrompt: p
   harness:
     type: BOTH
@@ -237,7 +237,7 @@ func TestEveryFieldIsConverted(t *testing.T) {
 	}
 	zero := 0.0
 	want := harness.Agent{
-		Name: "a", Description: "d", SystemPrompt: "p", Model: harness.ModelSpec{Provider: "anthropic", Name: "m", MaxTokens: 10, Temperature: &zero},
+		Name: "a", Description: "d", SystemPrompt: "p", Model: harness.ModelSpec{Provider: "anthropic", Name: "m", MaxTokens: 10, Temperature: &zero, Stream: true},
 		Harness: harness.HarnessSpec{
 			Enabled: true, Type: harness.HarnessBoth, MaxSandboxes: 2,
 			Sandbox: harness.SandboxSpec{

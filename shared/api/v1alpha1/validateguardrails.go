@@ -99,6 +99,9 @@ func (c *check) guardrail(path string, g Guardrail) {
 	}
 	c.length(path+".prompt", g.Prompt, maxText, "shorten it")
 	c.model(path+".model", g.Model)
+	if g.Model != nil && or(g.Model.Stream, false) {
+		c.fail(path+".model.stream", "is true, and nobody sees a verdict grow", "remove it")
+	}
 	if g.URL != "" {
 		c.url(path+".url", g.URL, "https://example.com/path")
 	}

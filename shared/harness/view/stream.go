@@ -78,6 +78,15 @@ type StreamApproval struct {
 	Title    string                `json:"title" doc:"what is asked, in one line"`
 }
 
+// StreamDraft is event draft: what is written so far of an answer. It has no id and
+// is no part of the session's history: a later draft, or the reply, takes its place.
+type StreamDraft struct {
+	Session   harness.SessionID `json:"session"`
+	InReplyTo harness.MessageID `json:"inReplyTo"`
+	Revision  int64             `json:"revision" doc:"grows with the draft"`
+	Text      string            `json:"text" doc:"all of it"`
+}
+
 // StreamReply is event reply: the answer.
 type StreamReply struct {
 	StreamPlace

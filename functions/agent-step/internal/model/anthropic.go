@@ -51,7 +51,11 @@ func (a *anthropicMessages) complete(ctx context.Context, x *exchange, name stri
 	if req.IdempotencyKey != "" {
 		options = append(options, option.WithHeader("Idempotency-Key", req.IdempotencyKey))
 	}
-	message, err := a.service.New(ctx, anthropicParams(name, req), options...)
+	ask := a.whole
+	if req.Partial != nil {
+		ask = a.stream
+	}
+	message, err := ask(ctx, x, anthropicParams(name, req), options)
 	if err != nil {
 		return Response{}, err
 	}
@@ -62,6 +66,10 @@ func (a *anthropicMessages) complete(ctx context.Context, x *exchange, name stri
 		return Response{}, x.fail(x.notAnAnswer())
 	}
 	return anthropicResponse(name, message), nil
+}
+
+func (a *anthropicMessages) whole(ctx context.Context, _ *exchange, params anthropic.MessageNewParams, options []option.RequestOption) (*anthropic.Message, error) {
+	return a.service.New(ctx, params, options...)
 }
 
 // anthropicParams leaves the agent's temperature out: the version of the API

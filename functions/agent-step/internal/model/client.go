@@ -120,7 +120,7 @@ func (c *Client) Complete(ctx context.Context, req Request) (Response, error) {
 	}
 	ctx, cancel := context.WithTimeoutCause(ctx, c.config.Limits.Total, errTotal)
 	defer cancel()
-	x := &exchange{limits: c.config.Limits, names: variables(provider), model: name, redact: c.redact, now: c.config.Now}
+	x := &exchange{limits: c.config.Limits, names: variables(provider), model: name, redact: c.redact, now: c.config.Now, partial: req.Partial}
 	res, err := c.wires[provider].complete(ctx, x, name, req)
 	switch {
 	case x.err != nil:

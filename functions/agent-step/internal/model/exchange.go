@@ -16,20 +16,25 @@ import (
 // the status of an error whose body is not JSON, both refuse JSON that is not
 // labelled so, neither bounds what it reads or notices a stalled body.
 type exchange struct {
-	limits Limits
-	names  names
-	model  string
-	redact func(string) string
-	now    func() time.Time
+	limits  Limits
+	names   names
+	model   string
+	redact  func(string) string
+	now     func() time.Time
+	partial func(text string) // not nil: the answer is read as it grows
 
 	status int    // of the answer
 	body   []byte // of a success
 	header http.Header
 	err    *Error // why there is no success
+	flow   *flow  // of an answer that is read as it grows
 }
 
 // send passes req on and returns its answer whole, or fails with x.err set.
 func (x *exchange) send(req *http.Request, next func(*http.Request) (*http.Response, error)) (*http.Response, error) {
+	if x.partial != nil {
+		return x.open(req, next)
+	}
 	ctx, cancel := context.WithCancelCause(req.Context())
 	defer cancel(nil)
 

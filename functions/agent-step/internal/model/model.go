@@ -40,6 +40,12 @@ type Request struct {
 	// IdempotencyKey is sent as the header of that name when it is not empty.
 	// Neither provider promises to honour it; gateways and logs may.
 	IdempotencyKey string
+
+	// Partial, where it is not nil, is told the text of the answer so far, again and
+	// again while the model writes: the answer is then asked for in pieces. The
+	// Response is the same. It is called by Complete's own goroutine and holds up
+	// the reading of the answer.
+	Partial func(text string)
 }
 
 // Turn is one entry of the history.

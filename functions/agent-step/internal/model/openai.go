@@ -50,7 +50,11 @@ func (o *openAI) complete(ctx context.Context, x *exchange, name string, req Req
 	if req.IdempotencyKey != "" {
 		options = append(options, option.WithHeader("Idempotency-Key", req.IdempotencyKey))
 	}
-	completion, err := o.service.New(ctx, o.params(name, req), options...)
+	ask := o.whole
+	if req.Partial != nil {
+		ask = o.stream
+	}
+	completion, err := ask(ctx, x, o.params(name, req), options)
 	if err != nil {
 		return Response{}, err
 	}
@@ -66,6 +70,10 @@ func (o *openAI) complete(ctx context.Context, x *exchange, name string, req Req
 		return Response{Stop: StopEnd}, nil // empty: the client's to tell
 	}
 	return openAIResponse(name, completion), nil
+}
+
+func (o *openAI) whole(ctx context.Context, _ *exchange, params openai.ChatCompletionNewParams, options []option.RequestOption) (*openai.ChatCompletion, error) {
+	return o.service.New(ctx, params, options...)
 }
 
 func (o *openAI) params(name string, req Request) openai.ChatCompletionNewParams {
@@ -168,9 +176,12 @@ func openAIResponse(name string, completion *openai.ChatCompletion) Response {
 // openAIText is the message's text. Some reasoning models answer in parts, of
 // which the text parts are meant for people.
 func openAIText(message openai.ChatCompletionMessage) string {
-	raw := message.JSON.Content.Raw()
-	if message.Content != "" || !strings.HasPrefix(raw, "[") {
-		return message.Content
+	return partsText(message.Content, message.JSON.Content.Raw())
+}
+
+func partsText(content, raw string) string {
+	if !strings.HasPrefix(raw, "[") {
+		return content
 	}
 	var parts []struct{ Type, Text string }
 	if json.Unmarshal([]byte(raw), &parts) != nil {

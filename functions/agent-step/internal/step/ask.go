@@ -177,7 +177,7 @@ func (p plan) asked(c *postgres.Claim) (next plan, ok bool) {
 		case q.Subject.Guardrail.Stage == harness.StageOutput && open:
 			p.commit.State = harness.SessionAwaitingApproval
 			return p, true
-		case q.Subject.Guardrail.Stage == harness.StageOutput && q.Draft != nil && q.Draft.Step != nil:
+		case q.Subject.Guardrail.Stage == harness.StageOutput && q.Proposal != nil && q.Proposal.Step != nil:
 			return p.answerDecided(c, q), true
 		}
 	}
@@ -213,8 +213,8 @@ func asking(r guard.Ruling) bool { return r.BlockedBy == "" && len(r.AskedBy) > 
 // card it fits one message everywhere.
 const maxExcerpt = 1500
 
-// guardrailAsks has the turn wait for whether text may go on, as draft has it.
-func (p *plan) guardrailAsks(c *postgres.Claim, stage harness.GuardrailStage, r guard.Ruling, text string, call harness.ToolCallID, draft postgres.Draft) {
+// guardrailAsks has the turn wait for whether text may go on, as proposal has it.
+func (p *plan) guardrailAsks(c *postgres.Claim, stage harness.GuardrailStage, r guard.Ruling, text string, call harness.ToolCallID, proposal postgres.Proposal) {
 	stalled := p.stalled
 	names := strings.Join(r.AskedBy, ", ")
 	var why []string
@@ -231,7 +231,7 @@ func (p *plan) guardrailAsks(c *postgres.Claim, stage harness.GuardrailStage, r 
 	about := p.about(c)
 	about["Guardrail"] = names
 	p.turnAsks(c, postgres.NewApproval{
-		Kind: harness.ApprovalOfGuardrail, Title: fmt.Sprintf("A guardrail of agent %s asks whether %s.", c.Session.Agent, what), Context: about, Draft: &draft,
+		Kind: harness.ApprovalOfGuardrail, Title: fmt.Sprintf("A guardrail of agent %s asks whether %s.", c.Session.Agent, what), Context: about, Proposal: &proposal,
 		Subject: harness.ApprovalSubject{Agent: c.Session.Agent, Question: asked, Guardrail: &harness.GuardrailQuestion{
 			Stage: stage, Guardrails: r.AskedBy, Message: p.message(), Call: call, Digest: harness.ApprovalSubject{Question: text}.Digest(),
 		}},
@@ -245,7 +245,7 @@ func (p *plan) guardrailAsks(c *postgres.Claim, stage harness.GuardrailStage, r 
 func questionOf(c *postgres.Claim, stage harness.GuardrailStage, call harness.ToolCallID) *postgres.TurnQuestion {
 	i := slices.IndexFunc(c.Questions, func(q postgres.TurnQuestion) bool {
 		g := q.Subject.Guardrail
-		return g != nil && q.Draft != nil && g.Stage == stage && g.Call == call
+		return g != nil && q.Proposal != nil && g.Stage == stage && g.Call == call
 	})
 	if i < 0 {
 		return nil
@@ -277,10 +277,10 @@ func (p *plan) resultAsked(c *postgres.Claim, call postgres.CallRecord) (open, a
 		return true, true
 	case q.Approved():
 		p.commit.Consumed = append(p.commit.Consumed, q.ID)
-		return p.ends(call, q.Draft.State, q.Draft.Result), true
+		return p.ends(call, q.Proposal.State, q.Proposal.Result), true
 	}
 	p.commit.Consumed = append(p.commit.Consumed, q.ID)
-	return p.ends(call, q.Draft.State, passedOn(refusedBy(c, q), "")), true
+	return p.ends(call, q.Proposal.State, passedOn(refusedBy(c, q), "")), true
 }
 
 // asksBefore keeps an answer that ends the turn back where a guardrail asks about
@@ -290,15 +290,15 @@ func (p plan) asksBefore(c *postgres.Claim) postgres.StepCommit {
 	if r == nil || !asking(*r) {
 		return p.commit
 	}
-	draft := postgres.Draft{Step: p.commit.Step, Reply: p.commit.Reply, Choices: p.commit.Choices}
-	text := sentOf(draft)
+	proposal := postgres.Proposal{Step: p.commit.Step, Reply: p.commit.Reply, Choices: p.commit.Choices}
+	text := sentOf(proposal)
 	p.commit.Unkept, p.commit.Step, p.commit.Reply, p.commit.Choices, p.commit.Spent.ToolCalls = p.commit.Step, nil, nil, nil, 0
-	p.guardrailAsks(c, harness.StageOutput, *r, text, "", draft)
+	p.guardrailAsks(c, harness.StageOutput, *r, text, "", proposal)
 	return p.commit
 }
 
-// sentOf is all that the person gets of a draft.
-func sentOf(d postgres.Draft) string {
+// sentOf is all that the person gets of a proposal.
+func sentOf(d postgres.Proposal) string {
 	lines := slices.Clone(d.Reply)
 	for _, choice := range d.Choices {
 		lines = append(lines, strings.TrimSpace(choice.Title+" "+choice.Description))
@@ -311,11 +311,11 @@ func sentOf(d postgres.Draft) string {
 func (p plan) answerDecided(c *postgres.Claim, q postgres.TurnQuestion) plan {
 	p.commit.Consumed, p.commit.Counted, p.commit.State = append(p.commit.Consumed, q.ID), true, harness.SessionIdle
 	if q.Approved() {
-		p.commit.Step, p.commit.Reply, p.commit.Choices = q.Draft.Step, q.Draft.Reply, q.Draft.Choices
+		p.commit.Step, p.commit.Reply, p.commit.Choices = q.Proposal.Step, q.Proposal.Reply, q.Proposal.Choices
 		return p
 	}
 	told := toldOf(refusedBy(c, &q), blockedOutput)
-	step := *q.Draft.Step
+	step := *q.Proposal.Step
 	step.Text, step.Carry, step.Calls = told, "", nil
 	p.commit.Step, p.commit.Reply, p.commit.Withhold = &step, []string{told}, true
 	return p

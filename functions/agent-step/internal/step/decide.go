@@ -74,7 +74,7 @@ func decideBy(c *postgres.Claim, l limits, r rulings) plan {
 		return p.end(harness.SessionIdle, toldOf(*r.blocked, blockedInput))
 	}
 	if r.ask != nil {
-		p.guardrailAsks(c, harness.StageInput, r.ask.ruling, r.ask.text, "", r.ask.draft)
+		p.guardrailAsks(c, harness.StageInput, r.ask.ruling, r.ask.text, "", r.ask.proposal)
 		return p
 	}
 	next, whole := p.asked(c)
@@ -230,7 +230,7 @@ func (p *plan) settleCalls(c *postgres.Claim) int {
 func (p *plan) gave(c *postgres.Claim, call postgres.CallRecord, outcome postgres.CallOutcome) (open bool) {
 	if r, judged := p.rulings.results[call.ID]; judged {
 		if outcome.Result = passedOn(r, outcome.Result); asking(r) {
-			p.guardrailAsks(c, harness.StageToolOutput, r, outcome.Result, call.ID, postgres.Draft{State: outcome.State, Result: outcome.Result})
+			p.guardrailAsks(c, harness.StageToolOutput, r, outcome.Result, call.ID, postgres.Proposal{State: outcome.State, Result: outcome.Result})
 			return true
 		}
 	}

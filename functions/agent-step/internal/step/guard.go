@@ -49,9 +49,9 @@ type rulings struct {
 
 // inputAsk is a message that waits for a human.
 type inputAsk struct {
-	ruling guard.Ruling
-	text   string
-	draft  postgres.Draft
+	ruling   guard.Ruling
+	text     string
+	proposal postgres.Proposal
 }
 
 // shown is what a model sees of a message.
@@ -199,9 +199,9 @@ func (j *judging) messages(c *postgres.Claim) {
 
 // asks has the message of the turn wait for a human: no model sees it before.
 func (j *judging) asks(turn *postgres.TurnRecord, r guard.Ruling) {
-	ask := &inputAsk{ruling: r, text: r.Text, draft: postgres.Draft{HideFiles: len(turn.Files) > 0 && r.HideFiles}}
+	ask := &inputAsk{ruling: r, text: r.Text, proposal: postgres.Proposal{HideFiles: len(turn.Files) > 0 && r.HideFiles}}
 	if r.Redacted {
-		ask.draft.Shown = &r.Text
+		ask.proposal.Shown = &r.Text
 	}
 	for _, file := range turn.Files {
 		if !r.HideFiles {
@@ -214,7 +214,7 @@ func (j *judging) asks(turn *postgres.TurnRecord, r guard.Ruling) {
 
 // decided screens the message of the turn as a human has decided.
 func (j *judging) decided(c *postgres.Claim, turn *postgres.TurnRecord, q *postgres.TurnQuestion) {
-	screening := postgres.Screening{Message: turn.Message, Shown: q.Draft.Shown, HideFiles: q.Draft.HideFiles}
+	screening := postgres.Screening{Message: turn.Message, Shown: q.Proposal.Shown, HideFiles: q.Proposal.HideFiles}
 	if !q.Approved() {
 		r, text := refusedBy(c, q), withheldMessage
 		j.blocked, screening.Shown, screening.HideFiles = &r, &text, len(turn.Files) > 0

@@ -199,7 +199,7 @@ func (p *plan) holdBack(c *postgres.Claim, held map[harness.ToolCallID]guard.Rul
 	var kept []postgres.CallOutcome
 	for _, outcome := range p.commit.Results {
 		if r, ok := held[outcome.ID]; ok {
-			p.guardrailAsks(c, harness.StageToolOutput, r, outcome.Result, outcome.ID, postgres.Draft{State: outcome.State, Result: outcome.Result})
+			p.guardrailAsks(c, harness.StageToolOutput, r, outcome.Result, outcome.ID, postgres.Proposal{State: outcome.State, Result: outcome.Result})
 			continue
 		}
 		kept = append(kept, outcome)

@@ -35,6 +35,7 @@ type Store interface {
 	DueIn(ctx context.Context, id harness.SessionID) (in time.Duration, ok bool, err error)
 	Reserve(ctx context.Context, agent harness.AgentName, user string, b harness.Budget, want harness.Spending) (postgres.Reservation, *postgres.BudgetOverrun, error)
 	ReserveWhole(ctx context.Context, agent harness.AgentName, user string, b harness.Budget, want harness.Spending) (postgres.Reservation, *postgres.BudgetOverrun, error)
+	WriteDraft(ctx context.Context, claim *postgres.Claim, text string) error
 	BeginCalls(ctx context.Context, claim *postgres.Claim, calls []harness.ToolCallID) ([]harness.ToolCallID, error)
 	HoldSession(ctx context.Context, id harness.SessionID, text string) ([]event.Event, error)
 	DueSessions(ctx context.Context, agent harness.AgentName, limit int) ([]event.Event, error)
@@ -194,7 +195,9 @@ func (s *Stepper) work(ctx context.Context, claim *postgres.Claim) (postgres.Ste
 				ctx, cancel = context.WithTimeoutCause(ctx, plan.worst.Time, errNoTime)
 				defer cancel()
 			}
-			response, err = s.Model.Complete(ctx, *plan.ask)
+			question := *plan.ask
+			question.Partial = s.drafts(ctx, claim)
+			response, err = s.Model.Complete(ctx, question)
 			if errors.Is(context.Cause(ctx), postgres.ErrLeaseLost) {
 				return postgres.ErrLeaseLost
 			}
@@ -341,7 +344,7 @@ func redact(c *postgres.StepCommit, secrets []harness.Secret) {
 	}
 	c.Reason = clean(c.Reason)
 	for _, a := range c.Approvals {
-		d := a.Draft
+		d := a.Proposal
 		if d == nil {
 			continue
 		}

@@ -20,6 +20,7 @@ import (
 type streamStore interface {
 	SessionEvents(ctx context.Context, session harness.SessionID, afterSeq int64, limit int) ([]postgres.StreamEvent, error)
 	OpenCalls(ctx context.Context, session harness.SessionID) ([]harness.ToolCallID, error)
+	Draft(ctx context.Context, session harness.SessionID) (postgres.Draft, error)
 	Output(ctx context.Context, places []postgres.OutputPlace, limit int) ([]postgres.OutputChunk, error)
 }
 
@@ -74,13 +75,13 @@ func (s *streams) take(caller string) (release func(), err error) {
 func (a *api) registerEvents() {
 	registry := a.huma.OpenAPI().Components.Schemas
 	for _, data := range []any{
-		view.StreamSession{}, view.StreamTurn{}, view.StreamToolCall{}, view.StreamToolResult{}, view.StreamOutput{}, view.StreamReply{}, view.StreamApproval{},
+		view.StreamSession{}, view.StreamTurn{}, view.StreamToolCall{}, view.StreamToolResult{}, view.StreamOutput{}, view.StreamDraft{}, view.StreamReply{}, view.StreamApproval{},
 	} {
 		registry.Schema(reflect.TypeOf(data), true, "")
 	}
 	register(a, "watch-session", a.watch, func(op *huma.Operation) {
 		op.Responses["200"] = &huma.Response{
-			Description: "Events: session and end with StreamSession, turn with StreamTurn, tool_call with StreamToolCall, tool_result with StreamToolResult, output with StreamOutput, reply with StreamReply, approval with StreamApproval",
+			Description: "Events: session and end with StreamSession, turn with StreamTurn, tool_call with StreamToolCall, tool_result with StreamToolResult, output with StreamOutput, draft with StreamDraft (an answer that is still written; it has no id), reply with StreamReply, approval with StreamApproval",
 			Content:     map[string]*huma.MediaType{typeEvents: {Schema: &huma.Schema{Type: huma.TypeString}}},
 		}
 	})
@@ -180,6 +181,11 @@ func (s watched) Events(ctx context.Context, after postgres.StreamCursor, limit 
 // Output implements stream.Source.
 func (s watched) Output(ctx context.Context, places []postgres.OutputPlace, limit int) ([]postgres.OutputChunk, error) {
 	return s.Store.Output(ctx, places, limit)
+}
+
+// Draft implements stream.Drafted.
+func (s watched) Draft(ctx context.Context) (postgres.Draft, error) {
+	return s.Store.Draft(ctx, s.id)
 }
 
 // Sent implements stream.Source: nothing is delivered by being watched.

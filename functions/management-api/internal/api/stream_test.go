@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"net/http"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -15,6 +16,7 @@ import (
 	"tuluat.ai/harness/functions/management-api/internal/access"
 	"tuluat.ai/harness/functions/management-api/internal/api"
 	"tuluat.ai/harness/shared/harness"
+	"tuluat.ai/harness/shared/postgres"
 )
 
 type sseEvent struct {
@@ -226,5 +228,66 @@ func TestStreamEndsWithTheProcess(t *testing.T) {
 	c.next()
 	if _, ok := c.next(); ok || c.lines.Err() != nil {
 		t.Errorf("not a clean end of its time: %v", c.lines.Err())
+	}
+}
+
+// A reader sees an answer grow, by events without an id: one that comes back behind
+// the last event it has misses and repeats nothing.
+func TestStreamShowsDrafts(t *testing.T) {
+	w := newWorld(t)
+	session := w.say("coder", "a long question").Session
+	claim, err := w.Store.ClaimSession(t.Context(), session, postgres.Lease{Owner: "test", For: time.Minute})
+	if err != nil {
+		t.Fatal(err)
+	}
+	keep := func(text string) {
+		t.Helper()
+		if err := w.Store.WriteDraft(t.Context(), claim, text); err != nil {
+			t.Fatal(err)
+		}
+	}
+	keep("One")
+	next := func(c *connection, names ...string) sseEvent {
+		t.Helper()
+		for {
+			e, ok := c.next()
+			if !ok || !slices.Contains(names, e.name) {
+				t.Fatalf("got %+v, want one of %q", e, names)
+			}
+			if e.name == names[0] {
+				return e
+			}
+		}
+	}
+	c := w.watch(session, "", "")
+	if e := next(c, "draft", "session"); e.id != "" || e.data["text"] != "One" || e.data["session"] != string(session) || e.data["inReplyTo"] != string(claim.Turns[0].Message) || e.data["revision"] != 1.0 {
+		t.Errorf("got %+v", e)
+	}
+	keep("One two")
+	if e := next(c, "draft"); e.data["text"] != "One two" {
+		t.Errorf("got %+v", e)
+	}
+	back := w.watch(session, "", string(session)+"/0")
+	if e := next(back, "draft", "session"); e.data["text"] != "One two" {
+		t.Errorf("who comes back got %+v", e)
+	}
+	if a := w.get("/api/v1/sessions/" + string(session) + "/events?follow=false"); strings.Contains(a.body, "event: draft") {
+		t.Errorf("what there is holds a draft: %s", a.body)
+	}
+	if _, err := w.Store.CommitStep(t.Context(), postgres.StepCommit{
+		Claim: claim, State: harness.SessionIdle, Start: true, Step: &postgres.NewStep{ID: harness.NewStepID(time.Now()), Text: "One two three"}, Reply: []string{"One two three"},
+	}); err != nil {
+		t.Fatal(err)
+	}
+	for _, c := range []*connection{c, back} {
+		if turn := next(c, "turn", "session"); turn.id != string(session)+"/1" {
+			t.Errorf("got %+v", turn)
+		}
+		if reply := next(c, "reply", "session"); reply.id != string(session)+"/2" || reply.data["text"] != "One two three" {
+			t.Errorf("got %+v", reply)
+		}
+	}
+	if got := w.Query(`SELECT count(*)::text FROM drafts`); got != "0" {
+		t.Errorf("%s drafts are left", got)
 	}
 }

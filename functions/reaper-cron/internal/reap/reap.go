@@ -55,6 +55,7 @@ type Store interface {
 	CreateLogPartitions(ctx context.Context, days int) (int, error)
 	DeleteOldInbox(ctx context.Context, keep time.Duration, limit int) (int, error)
 	DeleteOldNotices(ctx context.Context, keep time.Duration, limit int) (int, error)
+	DeleteOldDrafts(ctx context.Context, keep time.Duration, limit int) (int, error)
 	DeleteOldReports(ctx context.Context, keep time.Duration, limit int) (int, error)
 	DeleteMootAnnouncements(ctx context.Context, limit int) (int, error)
 }
@@ -154,6 +155,7 @@ func (r *Reaper) items() []item {
 		item{"old_inbox", r.deleteInbox},
 		item{"old_notices", r.deleteNotices},
 		item{"old_announcements", r.deleteAnnouncements},
+		item{"old_drafts", r.deleteDrafts},
 		item{"old_reports", r.deleteReports},
 	)
 }

@@ -10,6 +10,7 @@ const (
 	inboxTime     = 30 * 24 * time.Hour // longer than any provider repeats an update
 	noticeTime    = 30 * 24 * time.Hour
 	reportTime    = 7 * 24 * time.Hour
+	draftTime     = 24 * time.Hour // longer than any turn
 )
 
 // completeIdle ends conversations that nobody has written to for their idle time.
@@ -37,4 +38,8 @@ func (r *Reaper) deleteAnnouncements(ctx context.Context, b *box) error {
 
 func (r *Reaper) deleteReports(ctx context.Context, b *box) error {
 	return b.rows(func(limit int) (int, error) { return r.Store.DeleteOldReports(ctx, reportTime, limit) })
+}
+
+func (r *Reaper) deleteDrafts(ctx context.Context, b *box) error {
+	return b.rows(func(limit int) (int, error) { return r.Store.DeleteOldDrafts(ctx, draftTime, limit) })
 }

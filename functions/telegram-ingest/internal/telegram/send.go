@@ -105,6 +105,11 @@ func (t *Transport) Send(ctx context.Context, account *channel.Account, c *postg
 		}
 	}
 	send, refusal := t.prepare(ctx, c, to)
+	if refusal == nil && c.Draft != nil && send.file == nil {
+		if done := t.endDraft(ctx, account, c, to, send); done != nil {
+			return *done, nil
+		}
+	}
 	if refusal != nil {
 		return *refusal, nil
 	}

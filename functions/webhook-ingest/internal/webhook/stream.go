@@ -28,6 +28,7 @@ type streams struct {
 type streamStore interface {
 	Conversation(ctx context.Context, channel harness.Channel, account, chat string, asked harness.SessionID) (postgres.Conversation, error)
 	Stream(ctx context.Context, channel harness.Channel, account, chat string, after postgres.StreamCursor, limit int) ([]postgres.StreamEvent, error)
+	ChatDraft(ctx context.Context, channel harness.Channel, account, chat string) (postgres.Draft, error)
 	Output(ctx context.Context, places []postgres.OutputPlace, limit int) ([]postgres.OutputChunk, error)
 	MarkFetched(ctx context.Context, session harness.SessionID, messages []harness.MessageID) error
 }
@@ -125,6 +126,11 @@ func (c *chat) Events(ctx context.Context, after postgres.StreamCursor, limit in
 		after.Session = found.Session
 	}
 	return c.Stream(ctx, harness.ChannelWebhook, c.account, c.chat, after, limit)
+}
+
+// Draft implements stream.Drafted.
+func (c *chat) Draft(ctx context.Context) (postgres.Draft, error) {
+	return c.ChatDraft(ctx, harness.ChannelWebhook, c.account, c.chat)
 }
 
 // Sent records that a mailbox's replies have been handed over.

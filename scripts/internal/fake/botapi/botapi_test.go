@@ -408,6 +408,21 @@ func TestButtonsEditsReactions(t *testing.T) {
 	if lines[0].Text != "hello" || !lines[0].Edited || lines[1].Marks != "👍" || lines[1].Text != "Denied." {
 		t.Errorf("lines: %+v", lines)
 	}
+	for id, want := range map[any]string{999: "message to delete not found", 1: "message can't be deleted"} {
+		if got := w.call("deleteMessage", map[string]any{"chat_id": ada, "message_id": id}); got.Description != "Bad Request: "+want {
+			t.Errorf("%+v", got)
+		}
+	}
+	if got := w.call("deleteMessage", map[string]any{"chat_id": ada, "message_id": sent.message["message_id"]}); !got.OK {
+		t.Errorf("%+v", got)
+	}
+	edit["message_id"] = sent.message["message_id"]
+	if got := w.call("editMessageText", edit); got.Description != "Bad Request: message to edit not found" {
+		t.Errorf("%+v", got)
+	}
+	if lines, _ := w.server.Chat("", ada, first.Seq); !lines[1].Gone {
+		t.Errorf("lines: %+v", lines)
+	}
 }
 
 func TestFiles(t *testing.T) {

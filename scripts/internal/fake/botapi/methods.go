@@ -107,6 +107,23 @@ func (s *Server) own(b *bot, c call, missing string) (target, string, map[string
 	return t, id, message, nil
 }
 
+// takeBack deletes a message of the bot's own.
+func (s *Server) takeBack(b *bot, c call) *result {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	t, id, message, refused := s.own(b, c, "message to delete not found")
+	if refused != nil {
+		return refused
+	}
+	if from, _ := message["from"].(map[string]any); !is(from["id"], b.ID) {
+		return bad("message can't be deleted")
+	}
+	delete(s.messages, t.key()+"/"+id)
+	s.lines.Change(s.account(b.Username, t.id), t.key(), id, func(l *person.Line) { l.Gone = true })
+	s.counts.Add("deleted")
+	return done(true)
+}
+
 func (s *Server) edit(b *bot, c call) *result {
 	shown, entities, refused := c.text("text", maxText)
 	if refused != nil {

@@ -51,6 +51,8 @@ func (s *Server) do(ctx context.Context, b *bot, c call) *result {
 		return s.answerQuery(b, c)
 	case "answerguestquery":
 		return s.answerGuest(b, c)
+	case "deletemessage":
+		return s.takeBack(b, c)
 	case "editmessagetext":
 		return s.edit(b, c)
 	case "setmessagereaction":

@@ -24,7 +24,8 @@ func newChat(sys System) *cobra.Command {
 		Short: "Talk to an agent",
 		Long: `Talk to an agent. What it runs is shown while it runs.
 
-On a terminal: /new starts a new conversation, /quit or Ctrl-D leaves.
+On a terminal: /new starts a new conversation, /quit or Ctrl-D leaves; the end of
+an answer that is still written is shown on one line (model.stream of the agent).
 With piped input: each line is a message; its answer is printed to stdout before
 the next line is sent, what the agent runs goes to stderr.
 
@@ -164,6 +165,9 @@ func (c *chat) next(ctx context.Context, lines <-chan string) (line string, more
 			}
 			return line, more, nil
 		case e := <-events:
+			if e.Name == "draft" { // the line is the prompt's
+				continue
+			}
 			fmt.Fprint(c.screen.answers, "\r")
 			c.others(e)
 			c.prompt()

@@ -26,8 +26,8 @@ func newSessionMessages(sys System) *cobra.Command {
 	cmd := &cobra.Command{
 		Use: "messages ID", Short: "Show what was said in a session, and with -f what comes", Args: cobra.ExactArgs(1),
 		Long: `Show what was said in a session, the oldest first. With -f it goes on: what the
-agent runs is shown while it runs, until the session has ended. A connection that
-is lost is opened again where it was.
+agent runs is shown while it runs, and on a terminal the end of an answer while it
+is written, until the session has ended. A connection that is lost is opened again where it was.
 
 -f -o json prints every event of the session as a line of JSON; its id is what
 --after takes, to go on behind it another time.`,
@@ -51,7 +51,12 @@ is lost is opened again where it was.
 	cmd.RunE = m.run(func(ctx context.Context, args []string) error {
 		id := harness.SessionID(args[0])
 		if follow && f == asJSON {
-			return about("session "+args[0], m.client.Follow(ctx, id, after, func(e sse.Event) error { return printEvent(sys.Stdout, e) }, m.lost()))
+			return about("session "+args[0], m.client.Follow(ctx, id, after, func(e sse.Event) error {
+				if e.Name == "draft" { // no event of the session
+					return nil
+				}
+				return printEvent(sys.Stdout, e)
+			}, m.lost()))
 		}
 		l, err := m.client.Messages(ctx, id, limit)
 		if err != nil {
@@ -95,7 +100,12 @@ func (m *manager) goOn(ctx context.Context, id harness.SessionID, agent string, 
 	s := newScreen(w, w, terminal(w))
 	past := false // the turn was answered before we came
 	return m.client.Follow(ctx, id, "", func(e sse.Event) error {
+		if e.Name != "draft" {
+			s.erase()
+		}
 		switch e.Name {
+		case "draft":
+			s.show(e)
 		case "turn":
 			past = answered[e.Message]
 			if !known[e.Message] {

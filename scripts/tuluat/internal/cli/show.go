@@ -55,6 +55,7 @@ type screen struct {
 	dim             bool // asides are dimmed: they share the terminal with answers
 
 	calls map[harness.ToolCallID]*call
+	draft bool // the line where the cursor is shows an answer that is still written
 }
 
 // call is a tool call that runs: the line it is printing.
@@ -65,6 +66,7 @@ func newScreen(answers, asides io.Writer, dim bool) *screen {
 }
 
 func (s *screen) aside(indent, text string) {
+	s.erase()
 	before, after := "", ""
 	if s.dim {
 		before, after = "\x1b[2m", "\x1b[0m"
@@ -75,6 +77,7 @@ func (s *screen) aside(indent, text string) {
 }
 
 func (s *screen) answer(text string) {
+	s.erase()
 	fmt.Fprintln(s.answers, strings.TrimSuffix(visible(text), "\n"))
 }
 
@@ -101,6 +104,8 @@ func pressed(line string, choices int) (int, bool) {
 // show prints what happens on the way to an answer.
 func (s *screen) show(e sse.Event) {
 	switch e.Name {
+	case "draft":
+		s.written(e.Text)
 	case "tool_call":
 		s.calls[e.ToolCall] = &call{pending: map[string]string{}}
 		s.aside("", commandLine(e.ToolName, e.Arguments))

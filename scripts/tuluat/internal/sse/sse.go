@@ -16,7 +16,7 @@ import (
 // Event is one event of a stream. Which fields are set depends on Name.
 type Event struct {
 	ID   string          `json:"-"` // place in the stream; empty: none
-	Name string          `json:"-"` // session, turn, tool_call, output, tool_result, reply, end
+	Name string          `json:"-"` // session, turn, tool_call, output, tool_result, draft, reply, end
 	Data json.RawMessage `json:"-"` // as it came
 
 	Session       harness.SessionID  `json:"session"`

@@ -7,7 +7,7 @@ SET LOCAL lock_timeout = '5s';
 ALTER TABLE approvals
     ADD COLUMN kind       text CONSTRAINT approval_kind CHECK (kind IN ('BUDGET', 'GUARDRAIL')), -- NULL: a tool call or a visit waits
     ADD COLUMN message_id text REFERENCES messages, -- of the turn that waits
-    ADD COLUMN draft      jsonb,                    -- postgres.Draft: what goes on once it is approved, and is shown to nobody before
+    ADD COLUMN proposal      jsonb,                    -- postgres.Proposal: what goes on once it is approved, and is shown to nobody before
     ADD CONSTRAINT approval_of_turn CHECK ((kind IS NULL) = (message_id IS NULL)) NOT VALID;
 CREATE UNIQUE INDEX approval_once_per_budget ON approvals (message_id) WHERE kind = 'BUDGET' AND state = 'PENDING';
 CREATE INDEX approvals_of_turn ON approvals (message_id) WHERE kind IS NOT NULL AND consumed_at IS NULL;
