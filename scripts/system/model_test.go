@@ -16,8 +16,8 @@ var flagAPI = flag.String("api", "", "whose wire the played model speaks: openai
 
 const modelKey = "key-of-the-played-model"
 
-// providerOf says whose wire a test has its model speak: about half of the tests
-// each, and always the same.
+// providerOf says whose wire a test has its model speak: some the one, some the other,
+// and each always the same.
 func providerOf(test string) (harness.Provider, error) {
 	switch p := harness.Provider(*flagAPI); p {
 	case harness.ProviderOpenAI, harness.ProviderAnthropic:
