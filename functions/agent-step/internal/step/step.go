@@ -206,6 +206,7 @@ func (s *Stepper) work(ctx context.Context, claim *postgres.Claim) (postgres.Ste
 	if err != nil {
 		s.Log.Warn("the model gave no answer", "session", string(claim.ID), "agent", string(claim.Session.Agent), "attempt", claim.Attempts, "err", err)
 		plan.commit.Spent = plan.commit.Spent.Plus(s.limits.lost(claim, *plan.ask, reasonOf(err), took))
+		plan.commit.Unanswered = true
 		return plan.failed(claim, err, mathrand.Float64()), nil
 	}
 	plan.commit.Spent = plan.commit.Spent.Plus(s.limits.spent(claim, response, took))
@@ -243,6 +244,9 @@ func (s *Stepper) commit(ctx context.Context, c postgres.StepCommit) error {
 	ctx, cancel := context.WithTimeoutCause(context.WithoutCancel(ctx), commitTime, errors.New("commit deadline"))
 	defer cancel()
 	noted(&c)
+	if c.Claim.Agent != nil {
+		c.Model = s.limits.modelOf(c.Claim)
+	}
 	redact(&c, s.Secrets)
 	events, err := s.Store.CommitStep(ctx, c)
 	if errors.Is(err, postgres.ErrLeaseLost) {

@@ -38,3 +38,8 @@ func (r *Reaper) deleteAnnouncements(ctx context.Context, b *box) error {
 func (r *Reaper) deleteReports(ctx context.Context, b *box) error {
 	return b.rows(func(limit int) (int, error) { return r.Store.DeleteOldReports(ctx, reportTime, limit) })
 }
+
+// foldFigures adds what changed to what has been counted.
+func (r *Reaper) foldFigures(ctx context.Context, b *box) error {
+	return b.rows(func(limit int) (int, error) { return r.Store.FoldFigures(ctx, limit) })
+}
