@@ -24,6 +24,7 @@ import (
 	"tuluat.ai/harness/shared/event"
 	"tuluat.ai/harness/shared/harness"
 	"tuluat.ai/harness/shared/postgres"
+	"tuluat.ai/harness/shared/trace"
 )
 
 // Store is what a step needs of *postgres.Store.
@@ -93,7 +94,7 @@ func New(o Options) *Stepper {
 const commitTime = 10 * time.Second
 
 // Session works one step of the session that e names.
-func (s *Stepper) Session(ctx context.Context, e event.Event) error {
+func (s *Stepper) Session(ctx context.Context, e event.Event) (failed error) {
 	id := e.Payload.Session
 	if id == "" {
 		return harness.Errorf(harness.Invalid, "event data names no session")
@@ -105,6 +106,8 @@ func (s *Stepper) Session(ctx context.Context, e event.Event) error {
 	if err != nil {
 		return err
 	}
+	ctx, end := trace.Start(ctx, "step", "tuluat.session", string(claim.ID), "tuluat.agent", string(claim.Session.Agent), "tuluat.workflow", string(claim.Workflow))
+	defer func() { end(failed) }()
 	if claim.Workflow != "" {
 		events, err := s.Runs.Work(ctx, claim)
 		s.Publish(context.WithoutCancel(ctx), events...)

@@ -21,6 +21,7 @@ import (
 	"tuluat.ai/harness/functions/management-api/internal/access"
 	"tuluat.ai/harness/functions/management-api/internal/mcp"
 	"tuluat.ai/harness/shared/event"
+	"tuluat.ai/harness/shared/function"
 	"tuluat.ai/harness/shared/postgres"
 	"tuluat.ai/harness/shared/resource"
 )
@@ -230,6 +231,7 @@ func tag(path string) string {
 // allow lets through who has the right of o.
 func (a *api) allow(o Operation) func(huma.Context, func(huma.Context)) {
 	return func(ctx huma.Context, next func(huma.Context)) {
+		function.NameRequest(ctx.Context(), o.ID)
 		right := o.Right
 		if right.Name != "" {
 			right.Name = ctx.Param(right.Name)
@@ -260,6 +262,7 @@ func (a *api) allow(o Operation) func(huma.Context, func(huma.Context)) {
 // metrics lets whoever may list sessions scrape: no figure says more.
 func (a *api) metrics() http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		function.NameRequest(r.Context(), "get-metrics")
 		if err := access.Check(r.Context(), a.Access, right(access.List, access.Sessions)); err != nil {
 			p := a.problemOf(r.Context(), "get-metrics", err)
 			writeProblem(w, r, p.Status, p.Detail)
