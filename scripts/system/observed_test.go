@@ -91,7 +91,7 @@ func TestOneMessageIsTracedAndCounted(t *testing.T) {
 		return n == 1, fmt.Sprint(n)
 	})
 	trace := w.strings(`SELECT substr(traceparent, 4, 32) FROM sessions`)[0]
-	w.decide(ctx, api, w.strings(`SELECT approval_id FROM approvals`)[0], trace)
+	w.approveTraced(ctx, api, w.strings(`SELECT approval_id FROM approvals`)[0], trace)
 	if err := calls.awaitAnswers(ctx, m.chat, 1); err != nil {
 		t.Fatal(err, "\n", w.story(m))
 	}
@@ -119,8 +119,8 @@ func TestOneMessageIsTracedAndCounted(t *testing.T) {
 	}
 }
 
-// decide approves as a caller who is part of a trace.
-func (w *world) decide(ctx context.Context, api *rest, approval, trace string) {
+// approveTraced approves as a caller who is part of a trace.
+func (w *world) approveTraced(ctx context.Context, api *rest, approval, trace string) {
 	w.t.Helper()
 	body, err := json.Marshal(map[string]string{"decision": "approve"})
 	w.must(err)

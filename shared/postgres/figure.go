@@ -57,11 +57,11 @@ func (w *stepWriter) figures() {
 const foldTimes = 50
 
 // FoldFigures adds changes of figures to them, deletes those, and returns how many
-// there were: fewer than limit is all there were. Two at a time take different ones.
+// there were: fewer than limit is all there were. Of two at a time one waits, and counts none twice.
 func (s *Store) FoldFigures(ctx context.Context, limit int) (int, error) {
 	var folded int
 	err := s.pool.QueryRow(ctx, `WITH gone AS (
-			DELETE FROM figure_changes WHERE ctid = ANY (ARRAY(SELECT ctid FROM figure_changes LIMIT $1 FOR UPDATE SKIP LOCKED))
+			DELETE FROM figure_changes WHERE ctid = ANY (ARRAY(SELECT ctid FROM figure_changes LIMIT $1))
 			RETURNING figure_name, agent_name, label, model, amount
 		), added AS (
 			INSERT INTO figures AS f (figure_name, agent_name, label, model, amount)
@@ -161,7 +161,7 @@ const (
 	figureApprovalSQL = `SELECT 0, (SELECT extract(epoch FROM now() - min(created_at))::float8 FROM (SELECT created_at FROM approvals WHERE state = 'PENDING' ORDER BY approval_id LIMIT 100) a)`
 	figureOutboxSQL   = `SELECT count(*), extract(epoch FROM now() - min(created_at))::float8 FROM (SELECT created_at FROM outbox LIMIT $1) o`
 	figureLettersSQL  = `SELECT s.state, (SELECT count(*) FROM (SELECT 1 FROM dead_letters d WHERE d.state = s.state LIMIT $1) n),
-		(SELECT extract(epoch FROM now() - d.created_at)::float8 FROM dead_letters d WHERE d.state = s.state ORDER BY d.dead_letter_id LIMIT 1)
+		(SELECT extract(epoch FROM now() - d.received_at)::float8 FROM dead_letters d WHERE d.state = s.state ORDER BY d.dead_letter_id LIMIT 1)
 		FROM (VALUES ('OPEN'), ('MOOT'), ('REPLAYED'), ('DISCARDED')) AS s (state)`
 
 	figureSweepSQL    = `SELECT extract(epoch FROM now() - completed_at)::float8 FROM sweeps WHERE sweep_name = 'main'`

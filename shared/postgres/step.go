@@ -40,8 +40,8 @@ type StepCommit struct {
 
 	Model      string           // that Spent is counted for
 	Unanswered bool             // the model gave no answer
-	Spent    harness.Spending // by this step, but for its commands, which count when they end
-	Reserved []Reservation    // for it: given back now, but for what its commands hold
+	Spent      harness.Spending // by this step, but for its commands, which count when they end
+	Reserved   []Reservation    // for it: given back now, but for what its commands hold
 }
 
 // CallOutcome ends one tool call.

@@ -54,8 +54,10 @@ func Open(getenv func(string) string, name string, log *slog.Logger) (*Provider,
 	if err := errors.Join(c.problems...); err != nil {
 		return nil, harness.Wrap(harness.Invalid, err, "configuration")
 	}
-	// Unstarted: to start would ask for a context, and the client needs none.
-	exporter := otlptrace.NewUnstarted(client)
+	exporter, err := otlptrace.New(context.Background(), client) // the client does nothing yet
+	if err != nil {
+		return nil, err
+	}
 	return &Provider{sdk.NewTracerProvider(
 		sdk.WithBatcher(exporter, sdk.WithMaxQueueSize(queueSize), sdk.WithMaxExportBatchSize(batchSize), sdk.WithBatchTimeout(batchTime)),
 		sdk.WithSampler(sampler), sdk.WithResource(c.resource(name)),

@@ -85,7 +85,7 @@ func TestSeries(t *testing.T) {
 	d.Exec(`UPDATE agent_revisions SET spec = $1 WHERE agent_name = 'coder'`, harness.Agent{
 		Name: "coder", Model: harness.ModelSpec{Name: "m"},
 		Guardrails: &harness.Guardrails{
-			Input: []harness.Guardrail{{Name: "quiet", Type: harness.GuardrailSecret, Action: harness.GuardrailRedact}},
+			Input:  []harness.Guardrail{{Name: "quiet", Type: harness.GuardrailSecret, Action: harness.GuardrailRedact}},
 			Output: []harness.Guardrail{{Name: "judge", Type: harness.GuardrailHTTP, Action: harness.GuardrailBlock, Failure: harness.GuardrailWarn}},
 		},
 	})
@@ -96,7 +96,7 @@ func TestSeries(t *testing.T) {
 	d.Exec(`INSERT INTO sessions (session_id, agent_name, channel, account, chat, state) VALUES ('ses_a', 'coder', 'API', 'coder', 'a', 'AWAITING_APPROVAL')`)
 	d.Exec(`INSERT INTO messages (message_id, session_id, seq, direction, state, channel_user_id, text, created_at) VALUES ('msg_a', 'ses_a', 1, 'INBOUND', 'PENDING', 'u', 't', now() - interval '90 seconds')`)
 	d.Exec(`INSERT INTO approvals (approval_id, session_id, agent_name, title, digest, state, created_at) VALUES ('apr_a', 'ses_a', 'coder', 't', 'd', 'PENDING', now() - interval '30 seconds')`)
-	d.Exec(`INSERT INTO dead_letters (event_id, event_type, destination, payload, cause, attempts, state) VALUES ('e', 't', 'd', '{}', 'c', 1, 'OPEN')`)
+	d.Exec(`INSERT INTO dead_letters (event_id, event_type, destination, payload, state) VALUES ('e', 't', 'd', '{}', 'OPEN')`)
 	d.Exec(`INSERT INTO sweep_reports (started_at, findings) VALUES (now(), '{"leaks": {"found": 3, "done": 2, "left": 1, "reason": "x", "objects": 2, "rows": 1}}')`)
 	text := scrape(t, figures.New(d.Store.Figures, slog.New(slog.DiscardHandler), time.Now))
 	for _, want := range []string{
