@@ -27,7 +27,7 @@ func observed(t *testing.T, variables map[string]string) (p *process, seen func(
 			Events: map[event.Type]function.EventFunc{
 				event.SessionDue: func(ctx context.Context, e event.Event) error {
 					got = append(got, trace.Parent(ctx))
-					if e.Session == "ses_fails" {
+					if e.Payload.Session == "ses_fails" {
 						return harness.Errorf(harness.Unavailable, "x")
 					}
 					return nil
