@@ -4,7 +4,10 @@ go 1.26.8
 
 tool github.com/prometheus/prometheus/cmd/promtool
 
-require github.com/prometheus/prometheus v0.307.3
+require (
+	github.com/prometheus/common v0.67.1
+	github.com/prometheus/prometheus v0.307.3
+)
 
 require (
 	cloud.google.com/go/auth v0.16.5 // indirect
@@ -147,7 +150,6 @@ require (
 	github.com/prometheus/alertmanager v0.28.1 // indirect
 	github.com/prometheus/client_golang v1.23.2 // indirect
 	github.com/prometheus/client_model v0.6.2 // indirect
-	github.com/prometheus/common v0.67.1 // indirect
 	github.com/prometheus/exporter-toolkit v0.14.1 // indirect
 	github.com/prometheus/otlptranslator v1.0.0 // indirect
 	github.com/prometheus/procfs v0.16.1 // indirect

@@ -11,6 +11,7 @@ import (
 	"path/filepath"
 	"testing"
 
+	"github.com/prometheus/common/model"
 	"github.com/prometheus/prometheus/model/rulefmt"
 	"github.com/prometheus/prometheus/promql/parser"
 )
@@ -38,7 +39,7 @@ func TestScrapeConfig(t *testing.T) {
 
 // Every alert has a test in which it fires, and its line in the runbook.
 func TestEveryAlertIsTested(t *testing.T) {
-	groups, problems := rulefmt.ParseFile(filepath.Join(monitoring, "rules.yaml"), false)
+	groups, problems := rulefmt.ParseFile(filepath.Join(monitoring, "rules.yaml"), false, model.UTF8Validation)
 	if len(problems) > 0 {
 		t.Fatal(problems)
 	}

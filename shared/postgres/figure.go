@@ -94,7 +94,7 @@ type Figures struct {
 }
 
 // CountLimit bounds what is counted row by row.
-const CountLimit = 50_000
+const CountLimit = 10_000
 
 // AgentFigures is an agent whose figures begin at 0.
 type AgentFigures struct {

@@ -16,7 +16,7 @@ var (
 	podsActive       = describe("tuluat_sandbox_pods_active", "Sandboxes that are not gone.", "agent")
 	sessions         = describe("tuluat_sessions", "Sessions that there are.", "agent", "state")
 	sessionsRetrying = describe("tuluat_sessions_retrying", "Sessions whose model gave no answer and that wait to ask again.", "agent")
-	messagesWaiting  = describe("tuluat_messages_waiting", "Messages that nobody has begun to answer; 50000: that many or more.")
+	messagesWaiting  = describe("tuluat_messages_waiting", "Messages that nobody has begun to answer; 10000: that many or more.")
 	messageAge       = describe("tuluat_message_oldest_seconds", "Age of the oldest message that nobody has begun to answer; 0: there is none.")
 	replies          = describe("tuluat_replies", "Parts of outbound messages.", "state")
 	approvals        = describe("tuluat_approvals_total", "Questions to humans that ended.", "agent", "state")
@@ -31,9 +31,9 @@ var (
 	sweepFindings    = describe("tuluat_sweep_findings", "What the last pass of the sweep came to, by item.", "item", "outcome")
 	sweepFailed      = describe("tuluat_sweep_item_failed", "1: the item failed in the last pass, in part or whole.", "item")
 	leaks            = describe("tuluat_leaks", "Sandbox objects that no row knew, and rows whose object was gone, as the last pass of the sweep found them. It removes what it finds.", "kind")
-	outboxSize       = describe("tuluat_outbox_size", "Announcements that nobody has acted on yet; 50000: that many or more.")
+	outboxSize       = describe("tuluat_outbox_size", "Announcements that nobody has acted on yet; 10000: that many or more.")
 	outboxAge        = describe("tuluat_outbox_oldest_seconds", "Age of the oldest of them; 0: there is none.")
-	letters          = describe("tuluat_dead_letters", "Events that the broker gave up on; 50000: that many or more.", "state")
+	letters          = describe("tuluat_dead_letters", "Events that the broker gave up on; 10000: that many or more.", "state")
 	letterAge        = describe("tuluat_dead_letter_oldest_seconds", "Age of the oldest that is OPEN; 0: there is none.")
 	// Logs: the age of the oldest day that should be archived and is not comes here,
 	// from the rows of log_archives.
