@@ -9,15 +9,13 @@ func metricWords() []Word {
 		{Name: "amount", Meaning: "how many, or how much, of a figure", Column: "amount"},
 		{Name: "runState", Meaning: "how the turn of an inbound message ended", Column: "run_state"},
 		{Name: "readyAt", Meaning: "when a sandbox could first be used", Column: "ready_at"},
+		{Name: "objects", Meaning: "how many sandbox objects a sweep found that no row knows", Key: "objects"},
+		{Name: "rows", Meaning: "how many rows a sweep found whose object is gone", Key: "rows"},
 		{Name: "sessions", Meaning: "the figure of sessions that there are", Value: "SESSIONS"},
 		{Name: "replies", Meaning: "the figure of replies that there are", Value: "REPLIES"},
 		{Name: "runs", Meaning: "the figure of turns and workflow runs that ended", Value: "RUNS"},
-		{Name: "executions", Meaning: "the figure of commands that ended", Value: "EXECUTIONS"},
-		{Name: "approvals", Meaning: "the figure of questions that ended", Value: "APPROVALS"},
 		{Name: "sandboxStart", Meaning: "the figure of sandboxes by how long they took to start", Value: "SANDBOX_START"},
 		{Name: "sandboxStartMillis", Meaning: "the figure of how long sandboxes took to start", Value: "SANDBOX_START_MILLIS"},
-		{Name: "tokens", Meaning: "the figure of tokens of models", Value: "TOKENS"},
-		{Name: "cost", Meaning: "the figure of what models cost", Value: "COST"},
 		{Name: "modelFailures", Meaning: "the figure of questions that got no answer of a model", Value: "MODEL_FAILURES"},
 	}
 }
