@@ -98,7 +98,7 @@ func TestOneMessageIsTracedAndCounted(t *testing.T) {
 	if left := w.awaitRest(2 * time.Minute); left != "" {
 		t.Fatal("not at rest: ", left)
 	}
-	if said := w.strings(`SELECT DISTINCT trace_id FROM agent_execution_logs WHERE session_id <> ''`); !slices.Equal(said, []string{trace}) {
+	if said := w.strings(`SELECT DISTINCT substr(traceparent, 4, 32) FROM agent_execution_logs WHERE session_id <> ''`); !slices.Equal(said, []string{trace}) {
 		t.Errorf("log entries name the traces %v, want %s", said, trace)
 	}
 

@@ -25,7 +25,7 @@ func management() []Word {
 		{Name: "currentNode", Meaning: "of a workflow run, the node that waits", Key: "currentNode"},
 		{Name: "messages", Meaning: "how many messages a session has, both ways", Key: "messages"},
 		{Name: "steps", Meaning: "how often the model answered in a session", Key: "steps"},
-		{Name: "traceId", Meaning: "the trace that a session's newest traceparent belongs to", Column: "trace_id", Key: "traceId"},
+		{Name: "traceId", Meaning: "the trace that a session's newest traceparent belongs to", Key: "traceId"},
 		{Name: "attachments", Meaning: "each attachment of a message", Key: "attachments"},
 		{Name: "lastOutboundAt", Meaning: "when an account last answered", Key: "lastOutboundAt"},
 		{Name: "waiting", Meaning: "replies of an account that are not sent yet", Key: "waiting"},

@@ -96,7 +96,7 @@ type logScanOf struct {
 
 const (
 	newestLog  = ` ORDER BY created_at DESC, log_id DESC`
-	logColumns = `log_id, agent_name, session_id, node_id, level, message, guardrail_result, trace_id, created_at`
+	logColumns = `log_id, agent_name, session_id, node_id, level, message, guardrail_result, substr(traceparent, 4, 32), created_at`
 )
 
 // first is the first entries of the walk, as many as the argument most says.

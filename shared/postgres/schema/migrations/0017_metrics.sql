@@ -120,19 +120,19 @@ CREATE TRIGGER sandbox_counted BEFORE UPDATE ON sandboxes FOR EACH ROW
     WHEN (OLD.state = 'CREATING' AND NEW.state = 'READY') EXECUTE FUNCTION figure_of_start();
 
 -- Log entries: the trace that their session was in.
-ALTER TABLE agent_execution_logs ADD COLUMN trace_id text NOT NULL DEFAULT '';
-ALTER TABLE agent_execution_logs_overflow ADD COLUMN trace_id text NOT NULL DEFAULT '';
+ALTER TABLE agent_execution_logs ADD COLUMN traceparent text NOT NULL DEFAULT '';
+ALTER TABLE agent_execution_logs_overflow ADD COLUMN traceparent text NOT NULL DEFAULT '';
 -- +goose StatementBegin
 -- log_entry is as in 0012, and says the trace.
 CREATE OR REPLACE FUNCTION log_entry(agent text, session text, node text, lvl text, msg text, guardrail text) RETURNS void LANGUAGE plpgsql AS $$
 DECLARE
-    trace text := COALESCE((SELECT substr(s.traceparent, 4, 32) FROM sessions s WHERE s.session_id = session), '');
+    trace text := COALESCE((SELECT s.traceparent FROM sessions s WHERE s.session_id = session), '');
 BEGIN
     PERFORM pg_current_xact_id();
-    INSERT INTO agent_execution_logs (agent_name, session_id, node_id, level, message, guardrail_result, trace_id, created_at)
+    INSERT INTO agent_execution_logs (agent_name, session_id, node_id, level, message, guardrail_result, traceparent, created_at)
     VALUES (agent, session, node, lvl, msg, guardrail, trace, clock_timestamp());
 EXCEPTION WHEN check_violation THEN
-    INSERT INTO agent_execution_logs_overflow (agent_name, session_id, node_id, level, message, guardrail_result, trace_id, created_at)
+    INSERT INTO agent_execution_logs_overflow (agent_name, session_id, node_id, level, message, guardrail_result, traceparent, created_at)
     VALUES (agent, session, node, lvl, msg, guardrail, trace, clock_timestamp());
 END $$;
 -- +goose StatementEnd
