@@ -122,7 +122,7 @@ func TestOneMessageIsTracedAndCounted(t *testing.T) {
 // approveTraced approves as a caller who is part of a trace.
 func (w *world) approveTraced(ctx context.Context, api *rest, approval, trace string) {
 	w.t.Helper()
-	body, err := json.Marshal(map[string]string{"decision": "approve"})
+	body, err := json.Marshal(map[string]string{"decision": "APPROVE"})
 	w.must(err)
 	request, err := http.NewRequestWithContext(ctx, http.MethodPost, w.cluster.GatewayURL()+"/api/v1/approvals/"+approval+"/decision", bytes.NewReader(body))
 	w.must(err)
