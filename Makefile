@@ -56,6 +56,11 @@ test-temporal:
 	@cd scripts/temporal && export GOWORK=off; go list -deps -test -f '{{if and .DepOnly (not (or .Standard .ForTest (eq .Name "main")))}}{{.ImportPath}}{{end}}' . | xargs go build -v |& $(progress)
 	@go run ./scripts/testdb -- env -C scripts/temporal GOWORK=off go test -vet=off -count=1 $(ARGS) .
 
+# A module of its own too: Prometheus requires what every cloud requires.
+.PHONY: test-rules
+test-rules: ## test the rules and dashboards of config/components/monitoring with Prometheus' own tool (some minutes to compile, once)
+	@cd scripts/promtool && GOWORK=off CGO_ENABLED=0 go test -vet=off -count=1 $(ARGS) .
+
 # The TypeScript reference server comes from npm, at the versions of scripts/mcp.
 .PHONY: test-mcp
 test-mcp: ## test MCP against the TypeScript reference server (needs Node.js 20 and npm)

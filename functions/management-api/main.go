@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"tuluat.ai/harness/functions/management-api/internal/api"
+	"tuluat.ai/harness/functions/management-api/internal/figures"
 	"tuluat.ai/harness/shared/function"
 	"tuluat.ai/harness/shared/postgres"
 )
@@ -34,9 +35,11 @@ func build(ctx context.Context, env function.Env) (*function.Function, error) {
 	if err != nil {
 		return nil, err
 	}
+	counted := figures.New(store.Figures, env.Log, time.Now)
+	env.Metrics.MustRegister(counted)
 	handler := api.New(api.Options{
 		Store: store, Resources: resources, Access: callers, Limits: cfg.rate, Publish: publisher.Publish,
-		Log: env.Log, Now: time.Now, Drain: ctx.Done(), StreamTime: cfg.streamTime, OpenDocs: cfg.openDocs, Temporal: cfg.temporal,
+		Log: env.Log, Now: time.Now, Drain: ctx.Done(), StreamTime: cfg.streamTime, OpenDocs: cfg.openDocs, Temporal: cfg.temporal, Metrics: counted.Handler(),
 	})
 	return &function.Function{Routes: map[string]http.Handler{"/": handler}}, nil
 }

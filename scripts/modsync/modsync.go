@@ -26,6 +26,7 @@ var outside = map[string]string{
 	"scripts/tools":          "linters",
 	"scripts/tools/generate": "generators",
 	"scripts/temporal":       "a Temporal server, for tests",
+	"scripts/promtool":       "Prometheus' own tool, for tests",
 }
 
 // module is one go.mod below the root.

@@ -45,6 +45,7 @@ type plan struct {
 	people       *crowd        // who is on WhatsApp and Telegram; nil: nobody
 	script       *fake.Script  // of the model, before what it says by itself; nil: none
 	gated        bool          // the broker can be shut off
+	traces       string        // where spans go; empty: nowhere
 }
 
 // world is the whole system on this machine, with everything outside it played.
@@ -383,6 +384,9 @@ func (w *world) env(s *manifest.Service, bin string) map[string]string {
 	if err != nil {
 		w.t.Error(err)
 		return env
+	}
+	if w.plan.traces != "" {
+		env["OTEL_EXPORTER_OTLP_ENDPOINT"] = w.plan.traces
 	}
 	query := u.Query() // as its own role, with the least it needs
 	query.Set("role", "tuluat_"+strings.ReplaceAll(s.Function(), "-", "_"))

@@ -13,6 +13,7 @@ import (
 	"tuluat.ai/harness/shared/event"
 	"tuluat.ai/harness/shared/harness"
 	"tuluat.ai/harness/shared/postgres"
+	"tuluat.ai/harness/shared/trace"
 )
 
 // SenderOptions are what a Sender needs.
@@ -80,7 +81,11 @@ func (s *Sender) Reply(ctx context.Context, e event.Event) error {
 	claim, err := s.Store.ClaimReply(ctx, e.Session, s.lease)
 	for err == nil {
 		var outcome postgres.ReplyOutcome
-		if outcome, err = s.attempt(ctx, claim); err != nil {
+		sending, end := trace.Start(ctx, "send", "tuluat.reply", string(claim.ID), "tuluat.session", string(claim.Session.ID), "tuluat.agent", string(claim.Session.Agent), "tuluat.channel", string(s.Channel))
+		outcome, err = s.attempt(sending, claim)
+		trace.Note(sending, "tuluat.state", string(outcome.State))
+		end(err)
+		if err != nil {
 			break // nothing was sent; the lease runs out, and the sweep wakes somebody
 		}
 		s.sent.WithLabelValues(string(s.Channel), string(outcome.State)).Inc()

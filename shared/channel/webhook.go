@@ -15,6 +15,7 @@ import (
 	"tuluat.ai/harness/shared/event"
 	"tuluat.ai/harness/shared/harness"
 	"tuluat.ai/harness/shared/postgres"
+	"tuluat.ai/harness/shared/trace"
 )
 
 // WebhookOptions are what a Webhook needs.
@@ -125,7 +126,7 @@ func (h *Webhook) take(w http.ResponseWriter, r *http.Request) error {
 		return err
 	}
 	Scrub(&in, proof.Accounts)
-	accepted, events, err := h.Desk.Accept(r.Context(), in, "")
+	accepted, events, err := h.Desk.Accept(r.Context(), in, trace.Parent(r.Context()))
 	h.Events.PublishWithin(r.Context(), wakeTime, events...)
 	if err != nil {
 		return err

@@ -14,6 +14,7 @@ import (
 
 	"tuluat.ai/harness/shared/event"
 	"tuluat.ai/harness/shared/harness"
+	"tuluat.ai/harness/shared/trace"
 )
 
 // EventFunc handles one event. nil means done, repeated, busy or irrelevant.
@@ -28,18 +29,22 @@ const eventDeadline = 240 * time.Second
 
 // handler serves health, events and the function's own routes. A panic in any
 // of them is one log line and a 500, never the end of the process.
-func (f *Function) handler(lifetime context.Context, log *slog.Logger) http.Handler {
+func (f *Function) handler(lifetime context.Context, log *slog.Logger, measured *requests) http.Handler {
 	mux := http.NewServeMux()
 	mux.HandleFunc("GET /healthz", func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusOK) })
 	mux.HandleFunc("GET /readyz", func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusOK) })
 	if len(f.Events) > 0 {
-		mux.Handle("POST /events", eventHandler{lifetime: lifetime, log: log, heard: f.Events})
+		mux.Handle("POST "+eventsPath, eventHandler{lifetime: lifetime, log: log, heard: f.Events})
 	}
 	for pattern, h := range f.Routes {
 		mux.Handle(pattern, h)
 	}
-	return recovering(log, mux)
+	measured.expect(f)
+	return measured.around(recovering(log, mux))
 }
+
+// eventsPath is where a function hears.
+const eventsPath = "/events"
 
 func (f *Function) heard() []event.Type {
 	var types []event.Type
@@ -66,12 +71,17 @@ func (h eventHandler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	log := h.log.With("event", e.ID, "type", string(e.Type), "session", string(e.Session), "agent", string(e.Agent))
+	if id := trace.ID(r.Context()); id != "" {
+		log = log.With("trace", id)
+		trace.Note(r.Context(), "tuluat.event", e.ID, "tuluat.session", string(e.Session), "tuluat.agent", string(e.Agent), "tuluat.channel", string(e.Channel))
+	}
 	handle, ok := h.heard[e.Type]
 	if !ok {
 		log.Error("event refused", "err", "this function does not hear the type")
 		w.WriteHeader(http.StatusBadRequest)
 		return
 	}
+	NameRequest(r.Context(), string(e.Type))
 	ctx, cancel := context.WithTimeoutCause(context.WithoutCancel(r.Context()), eventDeadline, fmt.Errorf("event deadline of %s", eventDeadline))
 	defer cancel()
 	defer context.AfterFunc(h.lifetime, cancel)()

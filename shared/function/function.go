@@ -29,6 +29,7 @@ import (
 
 	"tuluat.ai/harness/shared/event"
 	"tuluat.ai/harness/shared/harness"
+	"tuluat.ai/harness/shared/trace"
 )
 
 // Env is what the shell hands to a function while it is wired.
@@ -110,6 +111,11 @@ func run(ctx context.Context, o options, build Build, ready func(Addresses)) (er
 	}
 	env := Env{Getenv: o.getenv, Name: o.name, Log: log, Metrics: prometheus.NewRegistry(), onExit: &closers{}}
 	defer env.onExit.close()
+	traces, err := trace.Open(o.getenv, o.name, log)
+	if err != nil {
+		return err
+	}
+	env.OnExit(traces.Close) // the first: it is closed last, after what makes spans
 	f, err := build(ctx, env)
 	if err != nil {
 		return err
@@ -127,7 +133,7 @@ func run(ctx context.Context, o options, build Build, ready func(Addresses)) (er
 	}
 	lifetime, end := context.WithCancelCause(context.WithoutCancel(ctx))
 	defer end(nil)
-	server := &http.Server{Handler: f.handler(lifetime, env.Log), ReadHeaderTimeout: 10 * time.Second, ErrorLog: slog.NewLogLogger(log.Handler(), slog.LevelWarn)}
+	server := &http.Server{Handler: f.handler(lifetime, env.Log, newRequests(env.Metrics, o.name, traces)), ReadHeaderTimeout: 10 * time.Second, ErrorLog: slog.NewLogLogger(log.Handler(), slog.LevelWarn)}
 	metricsServer := &http.Server{Handler: promhttp.HandlerFor(env.Metrics, promhttp.HandlerOpts{}), ReadHeaderTimeout: 10 * time.Second}
 	if ready != nil {
 		ready(Addresses{HTTP: main.Addr().String(), Metrics: metrics.Addr().String()})

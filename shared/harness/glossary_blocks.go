@@ -20,7 +20,7 @@ func blocks() []Word {
 		{Name: "allowedTools", Meaning: "the tools of a server that may be called", Key: "allowedTools"},
 		{Name: "a2a", Meaning: "the block of other agents that may be asked, by the Agent2Agent protocol", Key: "a2a"},
 		{Name: "peers", Meaning: "each agent of a2a", Key: "peers"},
-		{Name: "approvals", Meaning: "the block that says when a human is asked; of a server: whether one is, before its tools are called", Key: "approvals"},
+		{Name: "approvals", Meaning: "the block that says when a human is asked; of a server: whether one is, before its tools are called", Key: "approvals", Value: "APPROVALS"},
 		{Name: "approvers", Meaning: "who may decide an approval", Column: "approvers", Key: "approvers"},
 		{Name: "user", Meaning: "somebody who uses the API, as Kubernetes names them", Key: "user"},
 		{Name: "group", Meaning: "a set of users, as Kubernetes names it", Key: "group"},

@@ -41,3 +41,37 @@ func BenchmarkAccept(b *testing.B) {
 		})
 	}
 }
+
+// A scrape of a million sessions of 200 agents, 20,000 of whose changes are not
+// folded yet, beside 100,000 announcements.
+func BenchmarkFigures(b *testing.B) {
+	ctx := context.Background()
+	s := postgrestest.New(b)
+	conn, err := s.Pool().Acquire(ctx)
+	if err != nil {
+		b.Fatal(err)
+	}
+	for _, sql := range []string{
+		`SET session_replication_role = replica`, `SET statement_timeout = 0`,
+		`INSERT INTO agents (agent_name, revision, phase, digest) SELECT 'agent-' || n, 1, 'READY', 'd' FROM generate_series(1, 200) n`,
+		`INSERT INTO agent_revisions (agent_name, revision, spec) SELECT 'agent-' || n, 1, '{"model": {"name": "m"}}' FROM generate_series(1, 200) n`,
+		`INSERT INTO sessions (session_id, agent_name, channel, account, chat, state, due_at)
+		SELECT 'ses_' || n, 'agent-' || (n % 200 + 1), 'WEBHOOK', 'a', n::text, (ARRAY['IDLE', 'COMPLETED', 'BLOCKED', 'FAILED', 'PENDING'])[n % 5 + 1], CASE WHEN n % 100 = 0 THEN now() END FROM generate_series(1, 1000000) n`,
+		`INSERT INTO messages (message_id, session_id, seq, direction, state, channel_user_id, text)
+		SELECT 'msg_' || n, 'ses_' || n, 1, 'INBOUND', CASE WHEN n % 5 = 4 THEN 'PENDING' ELSE 'DONE' END, 'u', 't' FROM generate_series(1, 1000000) n`,
+		`INSERT INTO outbox (event_id, event_type, subject, payload, due_at) SELECT 'e' || n, 't', 'ses_' || n, '{}', now() FROM generate_series(1, 100000) n`,
+		`INSERT INTO figures SELECT 'SESSIONS', agent_name, state, '', count(*) FROM sessions GROUP BY agent_name, state`,
+		`INSERT INTO figure_changes SELECT 'RUNS', 'agent-' || (n % 200 + 1), 'COMPLETED', '', 1 FROM generate_series(1, 20000) n`,
+		`ANALYZE`, `RESET ALL`,
+	} {
+		if _, err := conn.Exec(ctx, sql); err != nil {
+			b.Fatal(err)
+		}
+	}
+	conn.Release()
+	for b.Loop() {
+		if _, err := s.Figures(ctx); err != nil {
+			b.Fatal(err)
+		}
+	}
+}

@@ -28,7 +28,7 @@ WITH ended AS (
 ), heard AS (
     DELETE FROM outbox USING ended WHERE subject = ended.session_id
 ), unread AS (
-    UPDATE messages m SET state = 'DONE' FROM ended WHERE m.session_id = ended.session_id AND m.state IN ('PENDING', 'RUNNING')
+    UPDATE messages m SET state = 'DONE', run_state = CASE WHEN m.state = 'RUNNING' THEN 'CANCELLED' END FROM ended WHERE m.session_id = ended.session_id AND m.state IN ('PENDING', 'RUNNING')
 ), called AS (
     UPDATE tool_calls t SET state = 'FAILED', result = 'Interrupted: the session was cancelled; the outcome of this call is unknown.', ended_at = now()
     FROM ended WHERE t.session_id = ended.session_id AND t.state IN ('PENDING', 'RUNNING') RETURNING t.tool_call_id, t.session_id

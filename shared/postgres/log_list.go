@@ -96,7 +96,7 @@ type logScanOf struct {
 
 const (
 	newestLog  = ` ORDER BY created_at DESC, log_id DESC`
-	logColumns = `log_id, agent_name, session_id, node_id, level, message, guardrail_result, created_at`
+	logColumns = `log_id, agent_name, session_id, node_id, level, message, guardrail_result, substr(traceparent, 4, 32), created_at`
 )
 
 // first is the first entries of the walk, as many as the argument most says.
@@ -123,7 +123,7 @@ func (s *Store) scanLogs(ctx context.Context, w logScanOf, scan int, match strin
 		WHERE matches OR n = `+most+newestLog+` LIMIT `+q.arg(limit), q.args, func(row pgx.CollectableRow) (struct{}, error) {
 		var v view.LogEntry
 		var matches bool
-		err := row.Scan(&v.ID, &v.Agent, &v.Session, &v.Node, &v.Level, &v.Message, &v.GuardrailResult, &v.CreatedAt, &matches, &reached)
+		err := row.Scan(&v.ID, &v.Agent, &v.Session, &v.Node, &v.Level, &v.Message, &v.GuardrailResult, &v.TraceID, &v.CreatedAt, &matches, &reached)
 		last = view.Place{At: v.CreatedAt, ID: strconv.FormatInt(v.ID, 10)}
 		if matches {
 			entries = append(entries, v)

@@ -43,8 +43,10 @@ type StepCommit struct {
 	Verdicts []NewVerdict // of the step's guardrails
 	Logs     []harness.LogEntry
 
-	Spent    harness.Spending // by this step, but for its commands, which count when they end
-	Reserved []Reservation    // for it: given back now, but for what its commands hold
+	Model      string           // that Spent is counted for
+	Unanswered bool             // the model gave no answer
+	Spent      harness.Spending // by this step, but for its commands, which count when they end
+	Reserved   []Reservation    // for it: given back now, but for what its commands hold
 }
 
 // CallOutcome ends one tool call.
@@ -118,6 +120,7 @@ func (s *Store) commitStep(ctx context.Context, c StepCommit) ([]event.Event, er
 	w.withhold()
 	w.reply()
 	w.logs()
+	w.figures()
 	w.release()
 	var due bool
 	var opened harness.SessionID
@@ -272,7 +275,7 @@ func (w *stepWriter) reply() {
 	if claim.Asking() { // who was asked is told that it is not asked any more
 		w.Queue(`SELECT e.* FROM cancel_approvals(ARRAY(SELECT approval_id FROM approvals WHERE session_id = $1 AND state = 'PENDING'), '', 'the turn ended') e`, claim.ID).Query(collectAnnounced(&w.announced))
 	}
-	w.Queue(`UPDATE messages SET state = 'DONE' WHERE message_id = $1`, turn.Message)
+	w.Queue(`UPDATE messages SET state = 'DONE', run_state = $2 WHERE message_id = $1`, turn.Message, runState(w.c))
 	choices := w.c.Choices
 	if choices == nil {
 		choices = []harness.Choice{}

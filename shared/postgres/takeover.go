@@ -140,7 +140,7 @@ WITH asked AS (
 ), heard AS (
     DELETE FROM outbox USING said WHERE outbox.subject = said.session_id
 ), read AS (
-    UPDATE messages m SET state = 'DONE' FROM said WHERE m.session_id = said.session_id AND m.state IN ('PENDING', 'RUNNING')
+    UPDATE messages m SET state = 'DONE', run_state = CASE WHEN m.state = 'RUNNING' THEN 'CANCELLED' END FROM said WHERE m.session_id = said.session_id AND m.state IN ('PENDING', 'RUNNING')
 ), step AS (
     INSERT INTO steps (step_id, session_id, message_id, seq, text, author) SELECT $2, session_id, message_id, step_seq, $5, $6 FROM said
 ), message AS (

@@ -35,7 +35,7 @@ func Allowed(program string) []string {
 	return nil
 }
 
-// What shared/function brings: events in and out, metrics.
+// What shared/function brings: events in and out, metrics, traces.
 var shell = []string{
 	"github.com/cloudevents/sdk-go/v2",
 	"github.com/json-iterator/go", // the SDK's
@@ -53,6 +53,18 @@ var shell = []string{
 	"github.com/prometheus/procfs",
 	"golang.org/x/sys",
 	"google.golang.org/protobuf",
+
+	"go.opentelemetry.io/otel",
+	"go.opentelemetry.io/otel/exporters/otlp/otlptrace",
+	"go.opentelemetry.io/otel/log", // OpenTelemetry's
+	"go.opentelemetry.io/otel/metric",
+	"go.opentelemetry.io/otel/sdk",
+	"go.opentelemetry.io/otel/trace",
+	"go.opentelemetry.io/auto/sdk",
+	"go.opentelemetry.io/proto/otlp",
+	"github.com/go-logr/logr",
+	"github.com/go-logr/stdr",
+	"github.com/google/uuid",
 }
 
 // What shared/postgres brings.

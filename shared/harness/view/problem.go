@@ -7,6 +7,7 @@ type Problem struct {
 	Status    int            `json:"status"`
 	Detail    string         `json:"detail" doc:"what went wrong, for people"`
 	RequestID string         `json:"requestId" doc:"to find the request in the logs by"`
+	TraceID   string         `json:"traceId,omitempty" doc:"the trace that the request is part of, where requests are traced"`
 	Errors    []ProblemField `json:"errors,omitempty" doc:"what is wrong with which part of the request"`
 	Approvals []Approval     `json:"approvals,omitempty" doc:"of a decision that was not taken: the approval as it is decided already, or those that wait, of which one must be named"`
 }

@@ -316,6 +316,7 @@ type LogEntry struct {
 	Level           string            `json:"level" enum:"DEBUG,INFO,WARN,ERROR"`
 	Message         string            `json:"message"`
 	GuardrailResult string            `json:"guardrailResult,omitempty"`
+	TraceID         string            `json:"traceId,omitempty"`
 	CreatedAt       time.Time         `json:"createdAt"`
 }
 

@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"tuluat.ai/harness/shared/harness"
+	"tuluat.ai/harness/shared/trace"
 )
 
 // Config says which models a Client can ask.
@@ -110,7 +111,7 @@ func New(c Config) (*Client, error) {
 func (c *Client) Close() { c.http.CloseIdleConnections() }
 
 // Complete asks once. The error is an *Error.
-func (c *Client) Complete(ctx context.Context, req Request) (Response, error) {
+func (c *Client) Complete(ctx context.Context, req Request) (response Response, err error) {
 	provider, name, err := c.choose(req.Agent)
 	if err != nil {
 		return Response{}, err
@@ -120,6 +121,12 @@ func (c *Client) Complete(ctx context.Context, req Request) (Response, error) {
 	}
 	ctx, cancel := context.WithTimeoutCause(ctx, c.config.Limits.Total, errTotal)
 	defer cancel()
+	ctx, end := trace.Start(ctx, "model", "gen_ai.provider.name", string(provider), "gen_ai.request.model", name)
+	defer func() {
+		trace.Count(ctx, "gen_ai.usage.input_tokens", response.Usage.InputTokens)
+		trace.Count(ctx, "gen_ai.usage.output_tokens", response.Usage.OutputTokens)
+		end(err)
+	}()
 	x := &exchange{limits: c.config.Limits, names: variables(provider), model: name, redact: c.redact, now: c.config.Now, partial: req.Partial}
 	res, err := c.wires[provider].complete(ctx, x, name, req)
 	switch {

@@ -11,6 +11,7 @@ import (
 	"tuluat.ai/harness/functions/agent-step/internal/model"
 	"tuluat.ai/harness/shared/harness"
 	"tuluat.ai/harness/shared/postgres"
+	"tuluat.ai/harness/shared/trace"
 )
 
 // warnAt and blockAt bound how often one turn may make the very same call.
@@ -297,7 +298,15 @@ func (p plan) failed(c *postgres.Claim, err error, random float64) postgres.Step
 	if failure.Reason == model.ReasonContextFull {
 		text = "This conversation has become longer than my model can read. Send /new to start a new one."
 	}
-	return p.end(harness.SessionFailed, text).commit
+	return p.end(harness.SessionFailed, text+reference(c)).commit
+}
+
+// reference lets a person tell an operator which trace to look at.
+func reference(c *postgres.Claim) string {
+	if id := trace.IDOf(c.TraceParent); id != "" {
+		return " Reference: " + id
+	}
+	return ""
 }
 
 // maxRetryAfter is the longest wait a person is left with: beyond it the turn

@@ -64,7 +64,7 @@ func decideBy(c *postgres.Claim, l limits, r rulings) plan {
 		used = postgres.Used{Elapsed: c.Used.Elapsed} // since the first attempt
 	}
 	if reason := unusable(c); reason != "" {
-		return p.end(harness.SessionFailed, reason)
+		return p.end(harness.SessionFailed, reason+reference(c))
 	}
 	if newConversation(turn.Text) {
 		p.commit.End = true
@@ -97,7 +97,7 @@ func decideBy(c *postgres.Claim, l limits, r rulings) plan {
 	}
 	if c.Attempts > maxAttempts {
 		p.remotes = nil
-		return p.end(harness.SessionFailed, fmt.Sprintf("I tried %d times to work on this and could not finish. Please try again; if it happens again, tell the operator.", maxAttempts))
+		return p.end(harness.SessionFailed, fmt.Sprintf("I tried %d times to work on this and could not finish. Please try again; if it happens again, tell the operator.", maxAttempts)+reference(c))
 	}
 	switch {
 	case p.refused != "":

@@ -12,6 +12,7 @@ import (
 	"tuluat.ai/harness/functions/agent-step/internal/model"
 	"tuluat.ai/harness/shared/harness"
 	"tuluat.ai/harness/shared/postgres"
+	"tuluat.ai/harness/shared/trace"
 )
 
 const (
@@ -245,7 +246,10 @@ func (s *Stepper) make(ctx context.Context, claim *postgres.Claim, batch []remot
 					defer func() { panics[i] = recover() }()
 					ctx, cancel := context.WithTimeoutCause(ctx, call.limit, fmt.Errorf("%s: deadline of %s", call.name, call.limit))
 					defer cancel()
+					ctx, end := trace.Start(ctx, "tool "+call.name, "tuluat.block", string(call.Remote.Block), "tuluat.server", call.Remote.Server, "tuluat.tool_call", string(call.ID))
 					outcomes[i] = s.call(ctx, claim, call)
+					trace.Note(ctx, "tuluat.state", string(outcomes[i].State))
+					end(nil)
 				})
 			}
 			running.Wait()

@@ -24,6 +24,7 @@ import (
 	"tuluat.ai/harness/shared/event"
 	"tuluat.ai/harness/shared/harness"
 	"tuluat.ai/harness/shared/postgres"
+	"tuluat.ai/harness/shared/trace"
 )
 
 // Store is what a step needs of *postgres.Store.
@@ -95,7 +96,7 @@ func New(o Options) *Stepper {
 const commitTime = 10 * time.Second
 
 // Session works one step of the session that e names.
-func (s *Stepper) Session(ctx context.Context, e event.Event) error {
+func (s *Stepper) Session(ctx context.Context, e event.Event) (failed error) {
 	id := e.Payload.Session
 	if id == "" {
 		return harness.Errorf(harness.Invalid, "event data names no session")
@@ -107,6 +108,8 @@ func (s *Stepper) Session(ctx context.Context, e event.Event) error {
 	if err != nil {
 		return err
 	}
+	ctx, end := trace.Start(ctx, "step", "tuluat.session", string(claim.ID), "tuluat.agent", string(claim.Session.Agent), "tuluat.workflow", string(claim.Workflow))
+	defer func() { end(failed) }()
 	if claim.Workflow != "" {
 		events, err := s.Runs.Work(ctx, claim)
 		s.Publish(context.WithoutCancel(ctx), events...)
@@ -210,6 +213,7 @@ func (s *Stepper) work(ctx context.Context, claim *postgres.Claim) (postgres.Ste
 	if err != nil {
 		s.Log.Warn("the model gave no answer", "session", string(claim.ID), "agent", string(claim.Session.Agent), "attempt", claim.Attempts, "err", err)
 		plan.commit.Spent = plan.commit.Spent.Plus(s.limits.lost(claim, *plan.ask, reasonOf(err), took))
+		plan.commit.Unanswered = true
 		return plan.failed(claim, err, mathrand.Float64()), nil
 	}
 	plan.commit.Spent = plan.commit.Spent.Plus(s.limits.spent(claim, response, took))
@@ -250,6 +254,9 @@ func (s *Stepper) commit(ctx context.Context, c postgres.StepCommit) error {
 	ctx, cancel := context.WithTimeoutCause(context.WithoutCancel(ctx), commitTime, errors.New("commit deadline"))
 	defer cancel()
 	noted(&c)
+	if c.Claim.Agent != nil {
+		c.Model = s.limits.modelOf(c.Claim)
+	}
 	redact(&c, s.Secrets)
 	events, err := s.Store.CommitStep(ctx, c)
 	if errors.Is(err, postgres.ErrLeaseLost) {

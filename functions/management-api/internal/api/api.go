@@ -21,6 +21,7 @@ import (
 	"tuluat.ai/harness/functions/management-api/internal/access"
 	"tuluat.ai/harness/functions/management-api/internal/mcp"
 	"tuluat.ai/harness/shared/event"
+	"tuluat.ai/harness/shared/function"
 	"tuluat.ai/harness/shared/postgres"
 	"tuluat.ai/harness/shared/resource"
 )
@@ -56,6 +57,8 @@ type Options struct {
 	OpenDocs bool
 	// Temporal says that temporal-bridge is installed: sessions may name a workflow.
 	Temporal bool
+	// Metrics serves what the rows say to Prometheus; nil: nothing does here.
+	Metrics http.Handler
 }
 
 // StreamTime ends a stream before the platform's own ten minutes do, so that a
@@ -66,6 +69,8 @@ const StreamTime = 590 * time.Second
 const (
 	pathDocument = "/openapi.json"
 	pathDocs     = "/docs"
+
+	pathMetrics = prefix + "/metrics"
 )
 
 // api is what handlers share.
@@ -85,6 +90,9 @@ func New(o Options) http.Handler {
 	a := build(mux, o)
 	mux.Handle("/", a.unknown(mux))
 	serveDocuments(mux, a.huma.OpenAPI())
+	if o.Metrics != nil {
+		mux.Handle("GET "+pathMetrics, a.metrics())
+	}
 	options := access.Options{Access: o.Access, Limits: o.Limits, Log: o.Log, Now: o.Now, Problem: writeProblem}
 	if o.OpenDocs {
 		options.Open = []string{pathDocument, pathDocs}
@@ -223,6 +231,7 @@ func tag(path string) string {
 // allow lets through who has the right of o.
 func (a *api) allow(o Operation) func(huma.Context, func(huma.Context)) {
 	return func(ctx huma.Context, next func(huma.Context)) {
+		function.NameRequest(ctx.Context(), o.ID)
 		right := o.Right
 		if right.Name != "" {
 			right.Name = ctx.Param(right.Name)
@@ -248,6 +257,19 @@ func (a *api) allow(o Operation) func(huma.Context, func(huma.Context)) {
 		ctx.SetHeader("X-Content-Type-Options", "nosniff")
 		next(ctx)
 	}
+}
+
+// metrics lets whoever may list sessions scrape: no figure says more.
+func (a *api) metrics() http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		function.NameRequest(r.Context(), "get-metrics")
+		if err := access.Check(r.Context(), a.Access, right(access.List, access.Sessions)); err != nil {
+			p := a.problemOf(r.Context(), "get-metrics", err)
+			writeProblem(w, r, p.Status, p.Detail)
+			return
+		}
+		a.Metrics.ServeHTTP(w, r)
+	})
 }
 
 // unknown answers what is no operation.

@@ -15,6 +15,7 @@ import (
 	"tuluat.ai/harness/shared/function"
 	"tuluat.ai/harness/shared/harness"
 	"tuluat.ai/harness/shared/harness/view"
+	"tuluat.ai/harness/shared/trace"
 )
 
 const problemType = "application/problem+json"
@@ -90,7 +91,7 @@ func (a *api) problemOf(ctx context.Context, operation string, err error) *probl
 	if p.Status == http.StatusServiceUnavailable || p.Status == http.StatusTooManyRequests {
 		p.header = http.Header{"Retry-After": {"1"}}
 	}
-	p.RequestID = access.RequestID(ctx)
+	p.RequestID, p.TraceID = access.RequestID(ctx), trace.ID(ctx)
 	return p
 }
 
@@ -103,7 +104,7 @@ func (a *api) answer(ctx huma.Context, operation string, err error) {
 // writeProblem answers outside of an operation.
 func writeProblem(w http.ResponseWriter, r *http.Request, status int, detail string) {
 	p := refuse(status, detail)
-	p.RequestID = access.RequestID(r.Context())
+	p.RequestID, p.TraceID = access.RequestID(r.Context()), trace.ID(r.Context())
 	p.write(w)
 }
 
@@ -138,7 +139,7 @@ func invalid(ctx context.Context, e *huma.ErrorModel) *problem {
 	if len(fields) == 0 {
 		p.Detail = e.Detail
 	}
-	p.RequestID = access.RequestID(ctx)
+	p.RequestID, p.TraceID = access.RequestID(ctx), trace.ID(ctx)
 	return p
 }
 

@@ -18,6 +18,8 @@ type box struct {
 
 	mu          sync.Mutex
 	found, done int
+	objects     int // of those found, without a row
+	lost        int // of those found, without an object
 }
 
 func (b *box) over() bool {
@@ -30,10 +32,17 @@ func (b *box) count(found, done int) {
 	b.found, b.done = b.found+found, b.done+done
 }
 
+// leaks says what of the things found exists on one side only.
+func (b *box) leaks(objects, rows int) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.objects, b.lost = objects, rows
+}
+
 func (b *box) finding() postgres.Finding {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	return postgres.Finding{Found: b.found, Done: b.done, Left: b.found - b.done}
+	return postgres.Finding{Found: b.found, Done: b.done, Left: b.found - b.done, Objects: b.objects, Rows: b.lost}
 }
 
 // batches calls take until it finds less than a batch or the box is over. take

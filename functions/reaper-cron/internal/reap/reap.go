@@ -52,6 +52,7 @@ type Store interface {
 	StatusDirty(ctx context.Context, every time.Duration, limit int) ([]harness.AgentName, error)
 
 	CompleteIdle(ctx context.Context, limit int) (int, error)
+	FoldFigures(ctx context.Context, limit int) (int, error)
 	CreateLogPartitions(ctx context.Context, days int) (int, error)
 	DeleteOldInbox(ctx context.Context, keep time.Duration, limit int) (int, error)
 	DeleteOldNotices(ctx context.Context, keep time.Duration, limit int) (int, error)
@@ -151,6 +152,7 @@ func (r *Reaper) items() []item {
 		item{"volumes", r.sweepVolumes},
 		item{"conversations", r.completeIdle},
 		item{"agent_status", r.freshenStatuses},
+		item{"figures", r.foldFigures},
 		item{"log_partitions", r.createPartitions},
 		item{"old_inbox", r.deleteInbox},
 		item{"old_notices", r.deleteNotices},

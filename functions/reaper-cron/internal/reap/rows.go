@@ -43,3 +43,8 @@ func (r *Reaper) deleteReports(ctx context.Context, b *box) error {
 func (r *Reaper) deleteDrafts(ctx context.Context, b *box) error {
 	return b.rows(func(limit int) (int, error) { return r.Store.DeleteOldDrafts(ctx, draftTime, limit) })
 }
+
+// foldFigures adds what changed to what has been counted.
+func (r *Reaper) foldFigures(ctx context.Context, b *box) error {
+	return b.rows(func(limit int) (int, error) { return r.Store.FoldFigures(ctx, limit) })
+}

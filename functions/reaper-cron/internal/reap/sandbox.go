@@ -91,6 +91,7 @@ func (r *Reaper) findLeaks(ctx context.Context, b *box) error {
 		return err
 	}
 	leaked, lost := compare(before, objects, after, r.Now())
+	b.leaks(len(leaked), len(lost))
 	return errors.Join(
 		each(b, leaked, func(f sandbox.Found) error {
 			r.Log.Warn("sandbox object without a row", "sandbox", f.Name)

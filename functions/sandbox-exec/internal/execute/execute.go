@@ -33,6 +33,7 @@ import (
 	"tuluat.ai/harness/shared/harness"
 	"tuluat.ai/harness/shared/postgres"
 	"tuluat.ai/harness/shared/sandbox"
+	"tuluat.ai/harness/shared/trace"
 )
 
 // Store is what an Executor needs of *postgres.Store.
@@ -95,7 +96,7 @@ const (
 )
 
 // ExecutionRequested runs the execution that e names, or goes on with it.
-func (x *Executor) ExecutionRequested(ctx context.Context, e event.Event) error {
+func (x *Executor) ExecutionRequested(ctx context.Context, e event.Event) (failed error) {
 	id := e.Payload.Execution
 	if id == "" {
 		return harness.Errorf(harness.Invalid, "event data names no execution")
@@ -109,6 +110,8 @@ func (x *Executor) ExecutionRequested(ctx context.Context, e event.Event) error 
 	if err != nil {
 		return err
 	}
+	ctx, end := trace.Start(ctx, "exec", "tuluat.execution", string(claim.ID), "tuluat.session", string(claim.Session), "tuluat.agent", string(claim.Agent))
+	defer func() { end(failed) }()
 	err = postgres.Keep(ctx, x.Lease.For,
 		func(ctx context.Context) error { return x.Store.ExtendExecution(ctx, claim, x.Lease) },
 		func(ctx context.Context) error { return x.work(ctx, claim) })
@@ -191,6 +194,7 @@ func (x *Executor) settle(ctx context.Context, claim *postgres.ExecutionClaim, e
 // finish commits the outcome, wakes whoever is next, and removes a sandbox that
 // takes no more commands.
 func (x *Executor) finish(ctx context.Context, claim *postgres.ExecutionClaim, o postgres.ExecutionOutcome) error {
+	trace.Note(ctx, "tuluat.state", string(o.State))
 	commit, cancel := commitContext(ctx)
 	defer cancel()
 	events, err := x.Store.FinishExecution(commit, claim, o)

@@ -10,6 +10,7 @@ import (
 	"tuluat.ai/harness/shared/harness"
 	"tuluat.ai/harness/shared/postgres"
 	"tuluat.ai/harness/shared/sandbox"
+	"tuluat.ai/harness/shared/trace"
 )
 
 // maxPlacements bounds how often one request asks for a place: sandboxes that
@@ -87,7 +88,9 @@ func (x *Executor) checkOwn(ctx context.Context, claim *postgres.ExecutionClaim,
 // it. Neither a sandbox nor over means: ask for a place again.
 func (x *Executor) start(ctx context.Context, claim *postgres.ExecutionClaim, r postgres.SandboxRecord, in *delivery) (sb *sandbox.Sandbox, over bool, err error) {
 	made := placed(r, "")
-	uid, err := x.Driver.Start(ctx, made)
+	starting, end := trace.Start(ctx, "sandbox start", "tuluat.sandbox", string(made.ID))
+	uid, err := x.Driver.Start(starting, made)
+	end(err)
 	if errors.Is(context.Cause(ctx), postgres.ErrLeaseLost) {
 		return nil, true, postgres.ErrLeaseLost // the new holder starts it by name; it is not ours to remove
 	}

@@ -11,6 +11,7 @@ import (
 	"tuluat.ai/harness/shared/harness"
 	"tuluat.ai/harness/shared/postgres"
 	"tuluat.ai/harness/shared/sandbox"
+	"tuluat.ai/harness/shared/trace"
 )
 
 // errStopping ends a request early because the process is to end.
@@ -28,9 +29,11 @@ func (x *Executor) run(ctx context.Context, claim *postgres.ExecutionClaim, sb s
 	}, cancel)
 	var following sync.WaitGroup
 	following.Go(func() { out.follow(waiting, x.Stop) })
-	result, err := sandbox.Exec(waiting, x.Driver, sb, request(claim, x.MaxOutput), func(stream string, offset int64, data []byte) {
+	traced, end := trace.Start(waiting, "command", "tuluat.sandbox", string(sb.ID))
+	result, err := sandbox.Exec(traced, x.Driver, sb, request(claim, x.MaxOutput), func(stream string, offset int64, data []byte) {
 		out.take(waiting, stream, offset, data)
 	})
+	end(err)
 	cancel(nil)
 	following.Wait()
 	rest, failed := out.rest()
