@@ -287,6 +287,7 @@ func TestRolesGiveTheLeast(t *testing.T) {
 		agents + " agent-status aiagents/status":             {"patch"},
 		agents + " agent-status aiworkflows":                 {"get", "list"},
 		agents + " agent-status configmaps":                  {"get"},
+		agents + " agent-status secrets":                     {"list"}, // that pull images of skills
 		agents + " agent-status aiworkflows/status":          {"patch"},
 		agents + " management-api aiagents":                  {"create", "delete", "get", "list", "patch", "update"},
 		agents + " management-api aiworkflows":               {"create", "delete", "get", "list", "patch", "update"},
