@@ -60,6 +60,9 @@ type ModelSpec struct {
 	Name        string   `json:"name,omitempty"`
 	MaxTokens   int      `json:"maxTokens"` // of one answer
 	Temperature *float64 `json:"temperature,omitempty"`
+
+	Fallbacks []ModelRef `json:"fallbacks,omitempty"` // asked in this order when it fails
+	Images    bool       `json:"images,omitempty"`    // it takes images
 }
 
 // HarnessSpec is the harness block of an agent.

@@ -36,6 +36,8 @@ type StepCommit struct {
 
 	Screened []Screening  // messages that models may see from now on
 	Verdicts []NewVerdict // of the step's guardrails
+	Attempts []NewAttempt // questions to models, in order
+	Summary  *Summary     // that a model has made, or that stands for one
 	Logs     []harness.LogEntry
 
 	Spent    harness.Spending // by this step, but for its commands, which count when they end
@@ -54,6 +56,7 @@ type NewStep struct {
 	ID                        harness.StepID
 	Text, Model, Carry        string
 	InputTokens, OutputTokens int64
+	CacheRead, CacheWrite     int64 // of InputTokens
 	Calls                     []NewCall
 }
 
@@ -105,6 +108,8 @@ func (s *Store) commitStep(ctx context.Context, c StepCommit) ([]event.Event, er
 	w.screen()
 	w.run()
 	w.step()
+	w.attempts()
+	w.summary()
 	w.verdicts()
 	w.approvals()
 	w.runs()
@@ -179,9 +184,9 @@ func (w *stepWriter) step() {
 	}
 	claim := w.c.Claim
 	w.Queue(`WITH s AS (UPDATE sessions SET step_seq = step_seq + 1 WHERE session_id = $2 RETURNING step_seq)
-		INSERT INTO steps (step_id, session_id, message_id, seq, text, model, carry, input_tokens, output_tokens)
-		SELECT $1, $2, $3, step_seq, $4, $5, $6, $7, $8 FROM s`,
-		step.ID, claim.ID, claim.Turns[len(claim.Turns)-1].Message, step.Text, step.Model, step.Carry, step.InputTokens, step.OutputTokens)
+		INSERT INTO steps (step_id, session_id, message_id, seq, text, model, carry, input_tokens, output_tokens, cache_read_tokens, cache_write_tokens)
+		SELECT $1, $2, $3, step_seq, $4, $5, $6, $7, $8, $9, $10 FROM s`,
+		step.ID, claim.ID, claim.Turns[len(claim.Turns)-1].Message, step.Text, step.Model, step.Carry, step.InputTokens, step.OutputTokens, step.CacheRead, step.CacheWrite)
 	for i, call := range step.Calls {
 		var result *string
 		if call.State.Ended() {

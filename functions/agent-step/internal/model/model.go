@@ -40,15 +40,26 @@ type Request struct {
 	// IdempotencyKey is sent as the header of that name when it is not empty.
 	// Neither provider promises to honour it; gateways and logs may.
 	IdempotencyKey string
+
+	// CacheKey is the same for questions that begin alike: those of a conversation.
+	// Where a provider asks for it, it finds by it what it has kept. May be empty.
+	CacheKey string
 }
 
 // Turn is one entry of the history.
 type Turn struct {
 	Role    Role
 	Text    string
+	Images  []Image         // of a user's turn, behind its text
 	Calls   []Call          // of an assistant's turn
 	Results []Result        // of a tool's turn
 	Carry   json.RawMessage // of an assistant's turn: Response.Carry, unchanged
+}
+
+// Image is a picture that a model looks at.
+type Image struct {
+	MimeType string // image/jpeg, image/png, image/gif or image/webp
+	Data     []byte
 }
 
 // Call is one tool call the model asked for.
@@ -111,9 +122,16 @@ type Response struct {
 // Usage counts tokens. Estimated says that the provider reported none and the
 // figures are a quarter of the bytes, so that no budget is ever free.
 type Usage struct {
-	InputTokens  int64
-	OutputTokens int64
-	Estimated    bool
+	InputTokens      int64 // all of them: those of the next two are among them
+	CacheReadTokens  int64 // that the provider had kept of an earlier question
+	CacheWriteTokens int64 // that it keeps of this one, where it charges for that
+	OutputTokens     int64
+	Estimated        bool
+}
+
+// Tokens are u as prices know it.
+func (u Usage) Tokens() harness.Tokens {
+	return harness.Tokens{Input: u.InputTokens, CacheRead: u.CacheReadTokens, CacheWrite: u.CacheWriteTokens, Output: u.OutputTokens}
 }
 
 // EstimatedTokens is a rough upper bound of what r costs as input, for
@@ -122,7 +140,7 @@ type Usage struct {
 func (r Request) EstimatedTokens() int64 {
 	size := len(r.System)
 	for _, turn := range r.Turns {
-		size += 16 + len(turn.Text) + len(turn.Carry)
+		size += 16 + len(turn.Text) + len(turn.Carry) + len(turn.Images)*imageTokens*bytesPerToken
 		for _, call := range turn.Calls {
 			size += 64 + len(call.Name) + len(call.Arguments)
 		}
@@ -140,4 +158,10 @@ func (r Request) EstimatedTokens() int64 {
 	return int64(size)/bytesPerToken + 1
 }
 
-const bytesPerToken = 4
+const (
+	bytesPerToken = 4
+
+	// imageTokens is what a picture costs at most with the providers that say it:
+	// they make larger ones smaller before a model looks at them.
+	imageTokens = 1600
+)

@@ -69,6 +69,7 @@ type Options struct {
 	Secrets       []harness.Secret // redacted from whatever leaves
 	Prices        map[string]harness.Price
 	ModelName     string        // of agents that name none
+	ModelProvider harness.Provider
 	CallTime      time.Duration // the longest that the model may take for an answer; 0: what Model allows by default
 }
 
@@ -84,7 +85,7 @@ func New(o Options) *Stepper {
 		o.Guard = noGuard{}
 	}
 	return &Stepper{Options: o, limits: limits{
-		contextTokens: o.ContextTokens, secrets: o.Secrets, prices: o.Prices, model: o.ModelName, callTime: cmp.Or(o.CallTime, model.DefaultLimits().Total),
+		contextTokens: o.ContextTokens, secrets: o.Secrets, prices: o.Prices, model: o.ModelName, provider: cmp.Or(o.ModelProvider, harness.ProviderOpenAI), callTime: cmp.Or(o.CallTime, model.DefaultLimits().Total),
 		resolve: resolve(o.Tools),
 	}}
 }
@@ -203,16 +204,23 @@ func (s *Stepper) work(ctx context.Context, claim *postgres.Claim) (postgres.Ste
 	if errors.Is(err, postgres.ErrLeaseLost) {
 		return postgres.StepCommit{}, err
 	}
+	plan.attempted(response, err, took)
 	if err != nil {
 		s.Log.Warn("the model gave no answer", "session", string(claim.ID), "agent", string(claim.Session.Agent), "attempt", claim.Attempts, "err", err)
-		plan.commit.Spent = plan.commit.Spent.Plus(s.limits.lost(claim, *plan.ask, reasonOf(err), took))
+		plan.commit.Spent = plan.commit.Spent.Plus(s.limits.lost(*plan.ask, model.ReasonOf(err), took))
+		if plan.summary != nil {
+			return plan.summarised(claim, response, err, mathrand.Float64()), nil
+		}
 		return plan.failed(claim, err, mathrand.Float64()), nil
 	}
-	plan.commit.Spent = plan.commit.Spent.Plus(s.limits.spent(claim, response, took))
+	plan.commit.Spent = plan.commit.Spent.Plus(s.limits.spent(plan.ask.Agent, response, took))
+	if plan.summary != nil {
+		return plan.summarised(claim, response, nil, 0), nil
+	}
 	if response, plan.rulings, err = s.after(ctx, claim, response); err != nil {
 		return postgres.StepCommit{}, err
 	}
-	plan.commit.Spent = plan.commit.Spent.Plus(plan.rulings.spent)
+	plan.commit.Spent, plan.commit.Attempts = plan.commit.Spent.Plus(plan.rulings.spent), append(plan.commit.Attempts, plan.rulings.asked...)
 	if asked := plan.questions(claim, response); len(asked) > 0 {
 		if plan.granted, err = s.Store.Granted(ctx, claim.Session.Agent, claim.ID, asked); err != nil {
 			return postgres.StepCommit{}, err
@@ -336,6 +344,9 @@ func redact(c *postgres.StepCommit, secrets []harness.Secret) {
 		}
 	}
 	c.Reason = clean(c.Reason)
+	if c.Summary != nil {
+		c.Summary.Text, c.Summary.Reason = clean(c.Summary.Text), clean(c.Summary.Reason)
+	}
 	if c.Step == nil {
 		return
 	}
