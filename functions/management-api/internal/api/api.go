@@ -29,6 +29,7 @@ import (
 type Store interface {
 	agentStore
 	haltStore
+	usageStore
 	sessionStore
 	takeoverStore
 	streamStore
@@ -133,6 +134,7 @@ func build(mux *http.ServeMux, o Options) *api {
 	a.registerAgents()
 	a.registerWorkflows()
 	a.registerHalts()
+	a.registerUsage()
 	a.registerSessions()
 	a.registerTakeovers()
 	a.registerEvents()
