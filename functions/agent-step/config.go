@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"tuluat.ai/harness/functions/agent-step/internal/model"
+	"tuluat.ai/harness/shared/archive"
 	"tuluat.ai/harness/shared/function"
 	"tuluat.ai/harness/shared/harness"
 	"tuluat.ai/harness/shared/secret/source"
@@ -19,6 +20,7 @@ type config struct {
 	Model         model.Config
 	Prices        map[string]harness.Price // by model
 	Secrets       source.Options           // of agents
+	Archive       archive.Options          // of files; without a bucket models are told of images in words
 	AllowPrivate  bool                     // agents' servers may have private addresses
 }
 
@@ -29,6 +31,7 @@ func parseConfig(getenv func(string) string) (config, error) {
 		BrokerURL:     c.Required("BROKER_URL", "where events are published"),
 		Lease:         c.Duration("LEASE", time.Minute),
 		Secrets:       source.Read(c, getenv),
+		Archive:       archive.Read(c),
 		AllowPrivate:  c.OneOf("REMOTE_ALLOW_PRIVATE", "false", "true", "false") == "true",
 		ContextTokens: int64(c.Int("MODEL_CONTEXT_TOKENS", 100_000, 1000)),
 		Model: model.Config{
@@ -73,8 +76,10 @@ func parsePrices(text string) (map[string]harness.Price, error) {
 			text *string
 			set  func(harness.Micros)
 		}{
-			{"input", of.Input, func(m harness.Micros) { price.Input = m }}, {"output", of.Output, func(m harness.Micros) { price.Output = m }},
-			{"cachedInput", of.CachedInput, func(m harness.Micros) { price.CachedInput = &m }}, {"cacheWrite", of.CacheWrite, func(m harness.Micros) { price.CacheWrite = &m }},
+			{"input", of.Input, func(m harness.Micros) { price.Input = m }},
+			{"output", of.Output, func(m harness.Micros) { price.Output = m }},
+			{"cachedInput", of.CachedInput, func(m harness.Micros) { price.CachedInput = &m }},
+			{"cacheWrite", of.CacheWrite, func(m harness.Micros) { price.CacheWrite = &m }},
 		} {
 			if p.text == nil {
 				continue
@@ -92,5 +97,5 @@ func parsePrices(text string) (map[string]harness.Price, error) {
 
 // secrets are the values that must never leave the function.
 func (c config) secrets() []harness.Secret {
-	return []harness.Secret{c.DatabaseURL, c.Model.OpenAIKey, c.Model.AnthropicKey}
+	return []harness.Secret{c.DatabaseURL, c.Model.OpenAIKey, c.Model.AnthropicKey, c.Archive.SecretKey}
 }

@@ -36,7 +36,7 @@ type Claim struct {
 	Calls []CallRecord // every call of those turns, in order
 	More  bool         // further messages wait behind the last turn
 
-	Summary  Summary         // of what was before Turns; zero: they are all there is, or HistoryTurns
+	Summary Summary         // of what was before Turns; zero: they are all there is, or HistoryTurns
 	Asked   []AttemptRecord // how the agent's models stand, oldest first
 }
 

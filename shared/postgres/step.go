@@ -30,6 +30,8 @@ type StepCommit struct {
 	Choices  []harness.Choice // of the last row of Reply, to be tapped
 	End      bool             // the conversation is COMPLETED, whatever State; messages that wait open a new one
 	Again    bool             // there is more to do at once
+	Look     time.Duration    // > 0: it waits for files, and is due when they are there, or after this long
+	Fetch    bool             // images that came with the message of the turn are needed
 	Retry    time.Duration    // > 0: nothing was achieved; look again after this long
 	Run      *NewRun          // a workflow run that the turn started
 	Withhold bool             // files that the turn's commands made do not go out
@@ -106,6 +108,7 @@ func (s *Store) commitStep(ctx context.Context, c StepCommit) ([]event.Event, er
 	b.Queue(`SELECT fence_session($1, $2)`, c.Claim.ID, c.Claim.Token)
 	w.turn()
 	w.screen()
+	w.fetch()
 	w.run()
 	w.step()
 	w.attempts()
@@ -310,7 +313,7 @@ func (w *stepWriter) session(due *bool) {
 	w.Queue(`WITH s AS (
 			UPDATE sessions SET state = CASE WHEN $10 THEN 'COMPLETED' WHEN $3 THEN 'PENDING' ELSE $2 END, reason = $4, lease_owner = NULL, lease_until = NULL, updated_at = now(),
 				attempts = CASE WHEN $5::interval > interval '0' THEN attempts ELSE 0 END,
-				due_at = CASE WHEN $10 THEN NULL WHEN $5::interval > interval '0' THEN now() + $5::interval WHEN $3 OR $16 THEN now() ELSE due_at END,
+				due_at = CASE WHEN $10 THEN NULL WHEN $5::interval > interval '0' THEN now() + $5::interval WHEN $3 OR $16 THEN now() WHEN $19::interval > interval '0' THEN least(due_at, now() + $19::interval) ELSE due_at END,
 				retry_at = CASE WHEN $5::interval > interval '0' THEN now() + $5::interval END,
 				turn_steps = CASE WHEN $6 THEN 0 ELSE turn_steps END + $7,
 				turn_tool_calls = CASE WHEN $6 THEN 0 ELSE turn_tool_calls END + $8,
@@ -334,7 +337,7 @@ func (w *stepWriter) session(due *bool) {
 		) SELECT COALESCE(due, false) FROM s`,
 		claim.ID, c.State, next, c.Reason, c.Retry, c.Start, count(c.Step != nil), toolCalls, executions, c.End, tokens,
 		orEmpty(w.kinds), orEmpty(w.refs), w.wake().ID, event.SessionDue, c.Again,
-		c.Spent.Values(), c.settlements()).QueryRow(func(row pgx.Row) error { return row.Scan(due) })
+		c.Spent.Values(), c.settlements(), c.Look).QueryRow(func(row pgx.Row) error { return row.Scan(due) })
 }
 
 // handOver gives messages that wait behind the end of a conversation to the

@@ -60,6 +60,7 @@ type Turn struct {
 type Image struct {
 	MimeType string // image/jpeg, image/png, image/gif or image/webp
 	Data     []byte
+	Key      string // under which whoever asks keeps it; it is not sent
 }
 
 // Call is one tool call the model asked for.

@@ -16,8 +16,9 @@ type limits struct {
 	contextTokens int64
 	secrets       []harness.Secret
 	prices        map[string]harness.Price
-	model         string        // of agents that name none
+	model         string // of agents that name none
 	provider      harness.Provider
+	images        bool          // there is an object store that has them
 	callTime      time.Duration // the longest that a model is waited for
 	resolve       func(*harness.Agent, harness.RemoteTool) (harness.RemoteTool, time.Duration, bool)
 }
@@ -98,7 +99,11 @@ func (p plan) toModel(c *postgres.Claim) plan {
 		p.log(harness.LevelWarn, "%s", note)
 	}
 	request := prompt(c, p.offers, l)
-	turns := history(c, p.commit.Results)
+	if l.awaits(c, request.Agent) {
+		p.commit.Fetch, p.commit.Look, p.commit.State = true, imageLook, harness.SessionRunning
+		return p
+	}
+	turns := history(c, p.commit.Results, l.seen(c, request.Agent))
 	dropped := fit(&request, c, turns, l.contextTokens)
 	shorten(&request, l.contextTokens)
 	if reason := p.noPrice(c, request.Agent); reason != "" {

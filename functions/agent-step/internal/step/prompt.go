@@ -46,7 +46,7 @@ func prompt(c *postgres.Claim, o offers, l limits) model.Request {
 
 // history is every turn that the step has read, well paired, with the results that
 // it is about to commit.
-func history(c *postgres.Claim, results []postgres.CallOutcome) [][]model.Turn {
+func history(c *postgres.Claim, results []postgres.CallOutcome, seen map[harness.AttachmentID]bool) [][]model.Turn {
 	fresh := make(map[harness.ToolCallID]postgres.CallOutcome, len(results))
 	for _, outcome := range results {
 		fresh[outcome.ID] = outcome
@@ -60,21 +60,27 @@ func history(c *postgres.Claim, results []postgres.CallOutcome) [][]model.Turn {
 	}
 	var turns [][]model.Turn
 	for _, turn := range c.Turns {
-		turns = append(turns, turnsOf(turn, calls, c.Agent.Harness.CanExecute()))
+		turns = append(turns, turnsOf(turn, calls, c.Agent.Harness.CanExecute(), seen))
 	}
 	return turns
 }
 
 // turnsOf is one message and what came of it, as the model sees it.
-func turnsOf(t postgres.TurnRecord, calls map[harness.StepID][]postgres.CallRecord, executes bool) []model.Turn {
+func turnsOf(t postgres.TurnRecord, calls map[harness.StepID][]postgres.CallRecord, executes bool, seen map[harness.AttachmentID]bool) []model.Turn {
 	said := shown(t)
+	var images []model.Image
 	for _, file := range t.Files {
 		if t.HiddenFiles {
 			break
 		}
-		said = strings.TrimPrefix(said+"\n"+fileText(file, executes), "\n")
+		text := fileText(file, executes)
+		if seen[file.ID] {
+			text = shownText(file, executes)
+			images = append(images, model.Image{MimeType: mimeType(file.MimeType), Key: file.ObjectKey})
+		}
+		said = strings.TrimPrefix(said+"\n"+text, "\n")
 	}
-	turns := []model.Turn{{Role: model.RoleUser, Text: said}}
+	turns := []model.Turn{{Role: model.RoleUser, Text: said, Images: images}}
 	for _, s := range t.Steps {
 		said := model.Turn{Role: model.RoleAssistant, Text: s.Text, Carry: []byte(s.Carry)}
 		answer := model.Turn{Role: model.RoleTool}

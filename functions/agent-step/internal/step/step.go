@@ -61,6 +61,7 @@ type Options struct {
 	Runs          Runs
 	Tools         []Tools // of the blocks of agents
 	Checks        Checks  // nil: none
+	Objects       Objects // nil: models are told of images in words
 	Guard         Guard   // nil: an agent with guardrails is not worked
 	Publish       func(ctx context.Context, events ...event.Event)
 	Log           *slog.Logger
@@ -68,7 +69,7 @@ type Options struct {
 	ContextTokens int64            // history sent to the model at most, estimated
 	Secrets       []harness.Secret // redacted from whatever leaves
 	Prices        map[string]harness.Price
-	ModelName     string        // of agents that name none
+	ModelName     string // of agents that name none
 	ModelProvider harness.Provider
 	CallTime      time.Duration // the longest that the model may take for an answer; 0: what Model allows by default
 }
@@ -85,7 +86,7 @@ func New(o Options) *Stepper {
 		o.Guard = noGuard{}
 	}
 	return &Stepper{Options: o, limits: limits{
-		contextTokens: o.ContextTokens, secrets: o.Secrets, prices: o.Prices, model: o.ModelName, provider: cmp.Or(o.ModelProvider, harness.ProviderOpenAI), callTime: cmp.Or(o.CallTime, model.DefaultLimits().Total),
+		contextTokens: o.ContextTokens, secrets: o.Secrets, prices: o.Prices, model: o.ModelName, provider: cmp.Or(o.ModelProvider, harness.ProviderOpenAI), images: o.Objects != nil, callTime: cmp.Or(o.CallTime, model.DefaultLimits().Total),
 		resolve: resolve(o.Tools),
 	}}
 }
@@ -194,6 +195,7 @@ func (s *Stepper) work(ctx context.Context, claim *postgres.Claim) (postgres.Ste
 				ctx, cancel = context.WithTimeoutCause(ctx, plan.worst.Time, errNoTime)
 				defer cancel()
 			}
+			s.show(ctx, claim, plan.ask)
 			response, err = s.Model.Complete(ctx, *plan.ask)
 			if errors.Is(context.Cause(ctx), postgres.ErrLeaseLost) {
 				return postgres.ErrLeaseLost

@@ -44,5 +44,6 @@ CREATE TABLE summaries (
     PRIMARY KEY (session_id, up_to)
 );
 
+GRANT UPDATE (updated_at) ON attachments TO tuluat_agent_step;
 GRANT SELECT, INSERT ON model_attempts, summaries TO tuluat_agent_step;
 GRANT SELECT ON model_attempts, summaries TO tuluat_management_api;
