@@ -14,13 +14,13 @@ import (
 	"tuluat.ai/harness/shared/postgres"
 )
 
-// crashing loses a commit that brings a summary, as a process does that ends there.
-type crashing struct {
+// losing loses a commit that brings a summary, as a process does that ends there.
+type losing struct {
 	*postgres.Store
 	crashes int
 }
 
-func (s *crashing) CommitStep(ctx context.Context, c postgres.StepCommit) ([]event.Event, error) {
+func (s *losing) CommitStep(ctx context.Context, c postgres.StepCommit) ([]event.Event, error) {
 	if c.Summary != nil && s.crashes > 0 {
 		s.crashes--
 		return nil, errors.New("the process ended here")
@@ -68,7 +68,7 @@ func TestALongConversationGoesOn(t *testing.T) {
 	agent.Model.MaxTokens = 200
 	b := newBench(t, agent)
 	m := &sums{t: t, most: 2000}
-	store := &crashing{Store: b.store, crashes: 1}
+	store := &losing{Store: b.store, crashes: 1}
 	b.options.Store, b.options.Model, b.options.ContextTokens = store, m, 2000
 	b.step = step.New(b.options)
 	for i := range 40 {
