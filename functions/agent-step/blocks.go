@@ -9,6 +9,7 @@ import (
 	"tuluat.ai/harness/functions/agent-step/internal/model"
 	"tuluat.ai/harness/functions/agent-step/internal/skill"
 	"tuluat.ai/harness/functions/agent-step/internal/step"
+	"tuluat.ai/harness/shared/archive"
 	"tuluat.ai/harness/shared/function"
 	"tuluat.ai/harness/shared/postgres"
 	"tuluat.ai/harness/shared/secret/source"
@@ -27,6 +28,14 @@ func addBlocks(o *step.Options, cfg config, store *postgres.Store, client *model
 	env.OnExit(peers.Close)
 	guards := guard.New(guard.Options{Model: client, Secrets: secrets, AllowPrivate: cfg.AllowPrivate, Known: cfg.secrets()})
 	env.OnExit(guards.Close)
+	if cfg.Archive.Enabled() {
+		objects, err := archive.Open(cfg.Archive)
+		if err != nil {
+			return err
+		}
+		env.OnExit(objects.Close)
+		o.Objects = objects
+	}
 	// The name loadSkill is its own: no tool that comes later has it.
 	o.Tools, o.Checks, o.Guard = []step.Tools{skill.Skills{Store: store}, servers, peers}, mcp.Checks{Store: store, Secrets: secrets}, guards
 	return nil

@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"tuluat.ai/harness/functions/agent-step/internal/model"
+	"tuluat.ai/harness/shared/archive"
 	"tuluat.ai/harness/shared/function"
 	"tuluat.ai/harness/shared/harness"
 	"tuluat.ai/harness/shared/secret/source"
@@ -19,6 +20,7 @@ type config struct {
 	Model         model.Config
 	Prices        map[string]harness.Price // by model
 	Secrets       source.Options           // of agents
+	Archive       archive.Options          // of files; without a bucket models are told of images in words
 	AllowPrivate  bool                     // agents' servers may have private addresses
 }
 
@@ -29,6 +31,7 @@ func parseConfig(getenv func(string) string) (config, error) {
 		BrokerURL:     c.Required("BROKER_URL", "where events are published"),
 		Lease:         c.Duration("LEASE", time.Minute),
 		Secrets:       source.Read(c, getenv),
+		Archive:       archive.Read(c),
 		AllowPrivate:  c.OneOf("REMOTE_ALLOW_PRIVATE", "false", "true", "false") == "true",
 		ContextTokens: int64(c.Int("MODEL_CONTEXT_TOKENS", 100_000, 1000)),
 		Model: model.Config{
@@ -49,37 +52,50 @@ func parseConfig(getenv func(string) string) (config, error) {
 }
 
 // parsePrices reads {"MODEL": {"input": "2.50", "output": "10.00"}}: what a million
-// tokens cost. Tokens that the provider had kept cost as others: rather too much
-// is counted than too little.
+// tokens cost, and where it differs from input, in cachedInput and cacheWrite what
+// those cost that the provider had kept, and that it keeps. Without these they cost
+// as input: rather too much is counted than too little.
 func parsePrices(text string) (map[string]harness.Price, error) {
 	if text == "" {
 		return nil, nil
 	}
-	var table map[string]struct{ Input, Output *string }
+	var table map[string]struct{ Input, Output, CachedInput, CacheWrite *string }
 	decoder := json.NewDecoder(strings.NewReader(text))
 	decoder.DisallowUnknownFields()
 	if err := decoder.Decode(&table); err != nil || decoder.More() {
-		return nil, harness.Errorf(harness.Invalid, "is not a JSON object that gives each model, by its name, decimal strings input and output")
+		return nil, harness.Errorf(harness.Invalid, "is not a JSON object that gives each model, by its name, decimal strings input and output, and may give cachedInput and cacheWrite")
 	}
 	prices := map[string]harness.Price{}
 	for name, of := range table {
 		if of.Input == nil || of.Output == nil {
 			return nil, harness.Errorf(harness.Invalid, "model %s needs both input and output", name)
 		}
-		input, err := harness.ParseMicros(*of.Input)
-		if err != nil {
-			return nil, harness.Errorf(harness.Invalid, "input of model %s: %s", name, harness.MessageOf(err))
+		var price harness.Price
+		for _, p := range []struct {
+			what string
+			text *string
+			set  func(harness.Micros)
+		}{
+			{"input", of.Input, func(m harness.Micros) { price.Input = m }},
+			{"output", of.Output, func(m harness.Micros) { price.Output = m }},
+			{"cachedInput", of.CachedInput, func(m harness.Micros) { price.CachedInput = &m }},
+			{"cacheWrite", of.CacheWrite, func(m harness.Micros) { price.CacheWrite = &m }},
+		} {
+			if p.text == nil {
+				continue
+			}
+			amount, err := harness.ParseMicros(*p.text)
+			if err != nil {
+				return nil, harness.Errorf(harness.Invalid, "%s of model %s: %s", p.what, name, harness.MessageOf(err))
+			}
+			p.set(amount)
 		}
-		output, err := harness.ParseMicros(*of.Output)
-		if err != nil {
-			return nil, harness.Errorf(harness.Invalid, "output of model %s: %s", name, harness.MessageOf(err))
-		}
-		prices[name] = harness.Price{Input: input, Output: output}
+		prices[name] = price
 	}
 	return prices, nil
 }
 
 // secrets are the values that must never leave the function.
 func (c config) secrets() []harness.Secret {
-	return []harness.Secret{c.DatabaseURL, c.Model.OpenAIKey, c.Model.AnthropicKey}
+	return []harness.Secret{c.DatabaseURL, c.Model.OpenAIKey, c.Model.AnthropicKey, c.Archive.SecretKey}
 }

@@ -40,7 +40,7 @@ func build(_ context.Context, env function.Env) (*function.Function, error) {
 	runs := workflow.New(workflow.Options{Store: store, Log: env.Log, Secrets: cfg.secrets(), Now: time.Now})
 	options := step.Options{
 		Store: store, Model: client, Runs: runs, Publish: publisher.Publish, Log: env.Log, Secrets: cfg.secrets(),
-		Lease: postgres.Lease{Owner: env.Owner(), For: cfg.Lease}, ContextTokens: cfg.ContextTokens, Prices: cfg.Prices, ModelName: cfg.Model.Name,
+		Lease: postgres.Lease{Owner: env.Owner(), For: cfg.Lease}, ContextTokens: cfg.ContextTokens, Prices: cfg.Prices, ModelName: cfg.Model.Name, ModelProvider: cfg.Model.Provider,
 	}
 	if err := addBlocks(&options, cfg, store, client, env); err != nil {
 		return nil, err

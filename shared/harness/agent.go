@@ -61,6 +61,9 @@ type ModelSpec struct {
 	MaxTokens   int      `json:"maxTokens"` // of one answer
 	Temperature *float64 `json:"temperature,omitempty"`
 	Stream      bool     `json:"stream,omitempty"` // people see answers grow, where they can be shown
+
+	Fallbacks []ModelRef `json:"fallbacks,omitempty"` // asked in this order when it fails
+	Images    bool       `json:"images,omitempty"`    // it takes images
 }
 
 // HarnessSpec is the harness block of an agent.

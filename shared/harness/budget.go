@@ -198,15 +198,3 @@ func (m Micros) String() string {
 	}
 	return fmt.Sprintf("%s%d.%s", sign, m/unit, part)
 }
-
-// Price is what a model costs per million tokens.
-type Price struct {
-	Input  Micros
-	Output Micros
-}
-
-// Of is the cost of so many tokens, rounded up: nothing is free.
-func (p Price) Of(input, output int64) Micros {
-	total := input*int64(p.Input) + output*int64(p.Output)
-	return Micros((total + unit - 1) / unit)
-}

@@ -18,7 +18,7 @@ type Word struct {
 // Glossary returns every word of the product. A test walks tables, columns,
 // closed sets, events and JSON keys and requires each to be here, once.
 func Glossary() []Word {
-	return slices.Concat(things(), placesAndPeople(), thinking(), commands(), standing(), resources(), channels(), blocks(), guardrails(), management(), approvalWords(), askWords(), signals(), budgets(), remotes(), skillWords(), stdioWords(), drafts(), metricWords(), workflows(), eventTypes(), values())
+	return slices.Concat(things(), placesAndPeople(), thinking(), commands(), standing(), resources(), channels(), blocks(), guardrails(), management(), approvalWords(), askWords(), signals(), budgets(), remotes(), skillWords(), stdioWords(), modelWords(), drafts(), metricWords(), workflows(), eventTypes(), values())
 }
 
 // What the product is made of.
@@ -88,7 +88,7 @@ func placesAndPeople() []Word {
 func thinking() []Word {
 	return []Word{
 		{Name: "model", Meaning: "the language model that thinks", Column: "model", Key: "model", Value: "MODEL"},
-		{Name: "provider", Meaning: "whose wire the model speaks", Key: "provider"},
+		{Name: "provider", Meaning: "whose wire the model speaks", Column: "provider", Key: "provider"},
 		{Name: "systemPrompt", Meaning: "what the model is told before anything else", Key: "systemPrompt"},
 		{Name: "temperature", Meaning: "how freely the model chooses", Key: "temperature"},
 		{Name: "carry", Meaning: "what a provider wants back with its answer, unchanged", Column: "carry"},

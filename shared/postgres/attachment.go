@@ -2,6 +2,7 @@ package postgres
 
 import (
 	"context"
+	"fmt"
 	"time"
 
 	"github.com/jackc/pgx/v5"
@@ -130,6 +131,16 @@ func (s *Store) MarkMedia(ctx context.Context, c *MediaClaim, o MediaOutcome) ([
 			RETURNING e.execution_id, e.session_id, e.agent_name, e.lease_token, e.seq
 		) SELECT w.execution_id, w.session_id, w.agent_name, w.lease_token, s.traceparent FROM woken w JOIN sessions s USING (session_id) ORDER BY w.seq`, c.Session).
 		Query(collectRequested(&events))
+	b.Queue(`UPDATE sessions s SET due_at = now()
+		WHERE session_id = $1 AND state = 'RUNNING' AND lease_owner IS NULL AND retry_at IS NULL AND due_at > now()
+		  AND NOT EXISTS (SELECT 1 FROM attachments a WHERE a.session_id = $1 AND a.state = 'REQUESTED')
+		RETURNING agent_name, lease_token`, c.Session).Query(each(func(row pgx.CollectableRow) error {
+		var agent harness.AgentName
+		var token int64
+		err := row.Scan(&agent, &token)
+		events = append(events, sessionDue(c.Session, agent, fmt.Sprintf("%d:files", token)).Event)
+		return err
+	}))
 	if err := s.batch(ctx, b, nil); err != nil {
 		return nil, err
 	}
@@ -137,6 +148,30 @@ func (s *Store) MarkMedia(ctx context.Context, c *MediaClaim, o MediaOutcome) ([
 		return nil, ErrLeaseLost // waking the commands that wait is right nevertheless
 	}
 	return events, nil
+}
+
+// fetch asks for those images of the turn's message that nobody has needed yet.
+func (w *stepWriter) fetch() {
+	if !w.c.Fetch {
+		return
+	}
+	claim := w.c.Claim
+	w.Queue(`WITH asked AS (
+			UPDATE attachments SET state = 'REQUESTED', due_at = now(), updated_at = now()
+			WHERE session_id = $1 AND message_id = $4 AND direction = 'INBOUND' AND kind = 'IMAGE' AND state = 'OFFERED' RETURNING attachment_id
+		), first AS (
+			SELECT min(attachment_id) AS attachment_id FROM asked HAVING count(*) > 0
+		), told AS (
+			INSERT INTO outbox (event_id, event_type, subject, session_id, agent_name, channel, payload, traceparent, due_at)
+			SELECT '`+mediaRequestedID+`' || first.attachment_id, $2, $3, s.session_id, s.agent_name, s.channel,
+			       jsonb_build_object('session', s.session_id), s.traceparent, now() + interval '`+announceAgain+`'
+			FROM first, sessions s WHERE s.session_id = $1 ON CONFLICT (event_id) DO NOTHING
+		) SELECT first.attachment_id, s.session_id, s.agent_name, s.channel, s.traceparent FROM first, sessions s WHERE s.session_id = $1`,
+		claim.ID, event.MediaRequested, mediaSubject(claim.ID), claim.Turns[len(claim.Turns)-1].Message).Query(func(rows pgx.Rows) error {
+		asked, err := pgx.CollectRows(rows, readMediaRequested)
+		w.announced = append(w.announced, asked...)
+		return err
+	})
 }
 
 // MediaDue returns the announcement of up to limit sessions with files to fetch

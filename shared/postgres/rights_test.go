@@ -170,6 +170,7 @@ func TestManagementAPIDoesItsWork(t *testing.T) {
 			}
 			return err
 		},
+		"usage": func() error { _, err := s.ListModelUsage(ctx, postgres.UsageFilter{Agent: "a"}, 9); return err },
 		"letters": func() error {
 			_, err := s.ListDeadLetters(ctx, postgres.DeadLetterFilter{}, view.Place{}, 9)
 			return err

@@ -38,6 +38,8 @@ type Claim struct {
 
 	Questions []TurnQuestion        // of the running turn itself, in their order
 	Granted   []harness.BudgetGrant // on top of the limits of the turn and the session
+	Summary   Summary               // of what was before Turns; zero: they are all there is, or HistoryTurns
+	Asked     []AttemptRecord       // how the agent's models stand, oldest first
 }
 
 // Used is what the running turn has used of its agent's budget.
@@ -52,6 +54,7 @@ type Used struct {
 // TurnRecord is an inbound message and the steps that worked it.
 type TurnRecord struct {
 	Message       harness.MessageID
+	Seq           int64
 	State         harness.MessageState
 	ChannelUserID string
 	Text          string
@@ -121,9 +124,9 @@ type ExecutionResult struct {
 // OutputWindow is how much of each end of a stream a model may see, in bytes.
 const OutputWindow = 8 << 10
 
-// historyTurns is how many past turns a step reads: the cost of a step does not
-// grow with the age of its conversation.
-const historyTurns = 30
+// HistoryTurns is how many turns that are in no summary a step reads at most: its
+// cost does not grow with the age of its conversation.
+const HistoryTurns = 30
 
 var claimSessionSQL = `
 WITH claimed AS (
@@ -154,7 +157,7 @@ WITH cur AS (
                     (SELECT min(seq) FROM messages WHERE session_id = $1 AND state = 'PENDING')) AS seq
 ), recent AS (
     SELECT m.* FROM messages m, cur WHERE m.session_id = $1 AND m.direction = 'INBOUND'
-      AND m.seq <= COALESCE(cur.seq, 9223372036854775807) ORDER BY m.seq DESC LIMIT $2
+      AND m.seq <= COALESCE(cur.seq, 9223372036854775807) AND m.seq > COALESCE((SELECT max(up_to) FROM summaries WHERE session_id = $1), 0) ORDER BY m.seq DESC LIMIT $2
 )`
 
 // windowSQL yields what is kept of stream of execution e: how much, its first
@@ -177,10 +180,10 @@ func windowSQL(stream string) string {
 func (s *Store) ClaimSession(ctx context.Context, id harness.SessionID, lease Lease) (*Claim, error) {
 	b := &pgx.Batch{}
 	b.Queue(claimSessionSQL, id, lease.Owner, lease.For)
-	b.Queue(recentSQL+` SELECT message_id, state, channel_user_id, text, metadata, screened, shown_text, hidden_files FROM recent ORDER BY seq`, id, historyTurns)
-	b.Queue(recentSQL+` SELECT st.step_id, st.message_id, st.text, st.carry FROM steps st JOIN recent USING (message_id) ORDER BY st.seq`, id, historyTurns)
+	b.Queue(recentSQL+` SELECT message_id, seq, state, channel_user_id, text, metadata, screened, shown_text, hidden_files FROM recent ORDER BY seq`, id, HistoryTurns)
+	b.Queue(recentSQL+` SELECT st.step_id, st.message_id, st.text, st.carry FROM steps st JOIN recent USING (message_id) ORDER BY st.seq`, id, HistoryTurns)
 	b.Queue(recentSQL+` SELECT a.message_id, `+attachmentColumns+` FROM attachments a JOIN recent USING (message_id) JOIN sessions s ON s.session_id = a.session_id
-		WHERE a.direction = 'INBOUND' ORDER BY a.created_at, a.attachment_id`, id, historyTurns)
+		WHERE a.direction = 'INBOUND' ORDER BY a.created_at, a.attachment_id`, id, HistoryTurns)
 	b.Queue(recentSQL+` SELECT t.tool_call_id, t.step_id, t.provider_id, t.name, t.arguments, t.state, COALESCE(t.result, ''),
 			e.execution_id, e.state, e.reason, e.exit_code, e.stdout_bytes, e.stderr_bytes,
 			o.n, o.head, o.tail, e.stdout_tail, r.n, r.head, r.tail, e.stderr_tail,
@@ -190,12 +193,14 @@ func (s *Store) ClaimSession(ctx context.Context, id harness.SessionID, lease Le
 		LEFT JOIN executions e ON t.state IN ('PENDING', 'RUNNING') AND e.cause = 'TOOL_CALL' AND e.cause_id = t.tool_call_id
 		LEFT JOIN approvals a ON t.state IN ('PENDING', 'RUNNING') AND a.tool_call_id = t.tool_call_id
 		LEFT JOIN LATERAL (`+windowSQL("stdout")+`) o ON true LEFT JOIN LATERAL (`+windowSQL("stderr")+`) r ON true
-		ORDER BY st.seq, t.seq`, id, historyTurns)
+		ORDER BY st.seq, t.seq`, id, HistoryTurns)
 	b.Queue(`SELECT count(*) > 1 OR (count(*) = 1 AND EXISTS (SELECT 1 FROM messages WHERE session_id = $1 AND state = 'RUNNING'))
 		FROM (SELECT 1 FROM messages WHERE session_id = $1 AND state = 'PENDING' LIMIT 2) waiting`, id)
 	b.Queue(channelTriggersSQL, id)
 	b.Queue(turnQuestionsSQL, id)
 	b.Queue(turnGrantsSQL, id)
+	b.Queue(summarySQL, id)
+	b.Queue(attemptsSQL, id)
 	claim := &Claim{}
 	err := s.batch(ctx, b, func(results pgx.BatchResults) error { return claim.read(results) })
 	if err != nil {
@@ -227,7 +232,29 @@ func (c *Claim) read(results pgx.BatchResults) error {
 	if c.Triggers, err = pgx.CollectRows(rows, readChannelTrigger); err != nil {
 		return err
 	}
-	return c.readAsked(results)
+	if err := c.readAsked(results); err != nil {
+		return err
+	}
+	return c.readModels(results)
+}
+
+func (c *Claim) readModels(results pgx.BatchResults) error {
+	rows, err := results.Query()
+	if err != nil {
+		return err
+	}
+	found, err := pgx.CollectRows(rows, readSummary)
+	if err != nil {
+		return err
+	}
+	if len(found) > 0 {
+		c.Summary = found[0]
+	}
+	if rows, err = results.Query(); err != nil {
+		return err
+	}
+	c.Asked, err = pgx.CollectRows(rows, readAttemptRecord)
+	return err
 }
 
 func (c *Claim) readSession(results pgx.BatchResults) error {
@@ -261,7 +288,7 @@ func (c *Claim) readTurns(results pgx.BatchResults) error {
 	}
 	if c.Turns, err = pgx.CollectRows(rows, func(row pgx.CollectableRow) (TurnRecord, error) {
 		var t TurnRecord
-		err := row.Scan(&t.Message, &t.State, &t.ChannelUserID, &t.Text, &t.Metadata, &t.Screened, &t.Shown, &t.HiddenFiles)
+		err := row.Scan(&t.Message, &t.Seq, &t.State, &t.ChannelUserID, &t.Text, &t.Metadata, &t.Screened, &t.Shown, &t.HiddenFiles)
 		return t, err
 	}); err != nil {
 		return err

@@ -34,6 +34,8 @@ type StepCommit struct {
 	Choices  []harness.Choice // of the last row of Reply, to be tapped
 	End      bool             // the conversation is COMPLETED, whatever State; messages that wait open a new one
 	Again    bool             // there is more to do at once
+	Look     time.Duration    // > 0: it waits for files, and is due when they are there, or after this long
+	Fetch    bool             // images that came with the message of the turn are needed
 	Retry    time.Duration    // > 0: nothing was achieved; look again after this long
 	Run      *NewRun          // a workflow run that the turn started
 	Lists    []NewExecution   // servers that are asked what they offer, before the model is
@@ -41,6 +43,8 @@ type StepCommit struct {
 
 	Screened []Screening  // messages that models may see from now on
 	Verdicts []NewVerdict // of the step's guardrails
+	Attempts []NewAttempt // questions to models, in order
+	Summary  *Summary     // that a model has made, or that stands for one
 	Logs     []harness.LogEntry
 
 	Model      string           // that Spent is counted for
@@ -61,6 +65,7 @@ type NewStep struct {
 	ID                        harness.StepID
 	Text, Model, Carry        string
 	InputTokens, OutputTokens int64
+	CacheRead, CacheWrite     int64 // of InputTokens
 	Calls                     []NewCall
 }
 
@@ -110,9 +115,12 @@ func (s *Store) commitStep(ctx context.Context, c StepCommit) ([]event.Event, er
 	b.Queue(`SELECT fence_session($1, $2)`, c.Claim.ID, c.Claim.Token)
 	w.turn()
 	w.screen()
+	w.fetch()
 	w.run()
 	w.asked()
 	w.step()
+	w.attempts()
+	w.summary()
 	w.verdicts()
 	w.approvals()
 	w.runs()
@@ -189,9 +197,9 @@ func (w *stepWriter) step() {
 	}
 	claim := w.c.Claim
 	w.Queue(`WITH s AS (UPDATE sessions SET step_seq = step_seq + 1 WHERE session_id = $2 RETURNING step_seq)
-		INSERT INTO steps (step_id, session_id, message_id, seq, text, model, carry, input_tokens, output_tokens)
-		SELECT $1, $2, $3, step_seq, $4, $5, $6, $7, $8 FROM s`,
-		step.ID, claim.ID, claim.Turns[len(claim.Turns)-1].Message, step.Text, step.Model, step.Carry, step.InputTokens, step.OutputTokens)
+		INSERT INTO steps (step_id, session_id, message_id, seq, text, model, carry, input_tokens, output_tokens, cache_read_tokens, cache_write_tokens)
+		SELECT $1, $2, $3, step_seq, $4, $5, $6, $7, $8, $9, $10 FROM s`,
+		step.ID, claim.ID, claim.Turns[len(claim.Turns)-1].Message, step.Text, step.Model, step.Carry, step.InputTokens, step.OutputTokens, step.CacheRead, step.CacheWrite)
 	for i, call := range step.Calls {
 		var result *string
 		if call.State.Ended() {
@@ -323,7 +331,7 @@ func (w *stepWriter) session(due *bool) {
 	w.Queue(`WITH s AS (
 			UPDATE sessions SET state = CASE WHEN $10 THEN 'COMPLETED' WHEN $3 THEN 'PENDING' ELSE $2 END, reason = $4, lease_owner = NULL, lease_until = NULL, updated_at = now(),
 				attempts = CASE WHEN $5::interval > interval '0' THEN attempts ELSE 0 END,
-				due_at = CASE WHEN $10 THEN NULL WHEN $5::interval > interval '0' THEN now() + $5::interval WHEN $3 OR $16 THEN now() ELSE due_at END,
+				due_at = CASE WHEN $10 THEN NULL WHEN $5::interval > interval '0' THEN now() + $5::interval WHEN $3 OR $16 THEN now() WHEN $19::interval > interval '0' THEN least(due_at, now() + $19::interval) ELSE due_at END,
 				retry_at = CASE WHEN $5::interval > interval '0' THEN now() + $5::interval END,
 				turn_steps = CASE WHEN $6 THEN 0 ELSE turn_steps END + $7,
 				turn_tool_calls = CASE WHEN $6 THEN 0 ELSE turn_tool_calls END + $8,
@@ -347,7 +355,7 @@ func (w *stepWriter) session(due *bool) {
 		) SELECT COALESCE(due, false) FROM s`,
 		claim.ID, c.State, next, c.Reason, c.Retry, c.Start, answers, toolCalls, executions, c.End, tokens,
 		orEmpty(w.kinds), orEmpty(w.refs), w.wake().ID, event.SessionDue, c.Again,
-		c.Spent.Values(), c.settlements()).QueryRow(func(row pgx.Row) error { return row.Scan(due) })
+		c.Spent.Values(), c.settlements(), c.Look).QueryRow(func(row pgx.Row) error { return row.Scan(due) })
 }
 
 // handOver gives messages that wait behind the end of a conversation to the

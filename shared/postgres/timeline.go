@@ -128,15 +128,22 @@ func (s *Store) tell(ctx context.Context, entries []view.Entry) error {
 		messages, err = pgx.CollectRows(rows, readMessage)
 		return err
 	})
-	b.Queue(`SELECT step_id, message_id, seq, text, author, model, input_tokens, output_tokens FROM steps WHERE step_id = ANY ($1)`, orEmpty(ids[view.EntryStep])).
+	b.Queue(`SELECT step_id, message_id, seq, text, author, model, input_tokens, output_tokens, cache_read_tokens, cache_write_tokens FROM steps WHERE step_id = ANY ($1)`, orEmpty(ids[view.EntryStep])).
 		Query(each(func(row pgx.CollectableRow) error {
 			v := &view.Step{}
-			err := row.Scan(&v.ID, &v.Message, &v.Seq, &v.Text, &v.Author, &v.Model, &v.InputTokens, &v.OutputTokens)
+			err := row.Scan(&v.ID, &v.Message, &v.Seq, &v.Text, &v.Author, &v.Model, &v.InputTokens, &v.OutputTokens, &v.CacheReadTokens, &v.CacheWriteTokens)
 			if err == nil {
 				at[string(v.ID)].Step = v
 			}
 			return err
 		}))
+	b.Queue(stepAttemptsSQL, orEmpty(ids[view.EntryStep])).Query(each(func(row pgx.CollectableRow) error { // behind the steps, which it fills in
+		step, v, err := readStepAttempt(row)
+		if err == nil {
+			at[step].Step.ModelAttempts = append(at[step].Step.ModelAttempts, v)
+		}
+		return err
+	}))
 	b.Queue(`SELECT tool_call_id, step_id, name, arguments, state, COALESCE(result, ''), ended_at FROM tool_calls WHERE tool_call_id = ANY ($1)`, orEmpty(ids[view.EntryToolCall])).
 		Query(each(func(row pgx.CollectableRow) error {
 			v := &view.ToolCall{}

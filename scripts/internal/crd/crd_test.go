@@ -66,7 +66,7 @@ func limits() v1alpha1.Limits {
 const everything = agentHead + `spec:
   description: d
   systemPrompt: p
-  model: {provider: openai, name: m, maxTokens: 5, temperature: 1.5}
+  model: {provider: openai, name: m, maxTokens: 5, temperature: 1.5, images: true, fallbacks: [{provider: anthropic, name: f}, {name: g, images: true}]}
   skills: {items: [{name: s, description: d, text: t}, {name: c, configMapRef: {name: m, key: k}}, {name: all, configMapRef: {name: m}}, {name: f, folder: skills/f}, {name: i, imageRef: {image: "registry.example/skills:1", path: /i, pullSecretRef: {name: r}}}]}
   guardrails:
     input: [{name: p, type: PATTERN, action: redact, patterns: [secret]}, {name: l, type: LENGTH, maxBytes: 10}, {name: a, type: PATTERN, allow: ["^order [0-9]+$"], action: warn}, {name: c, type: CEL, rule: "text.size() > 10", action: ask}]

@@ -7,7 +7,7 @@ import "slices"
 func Allowed(program string) []string {
 	switch program {
 	case prefix + "functions/agent-step":
-		return slices.Concat(shell, store, models, cel, mcp, peers)
+		return slices.Concat(shell, store, objects, models, cel, mcp, peers)
 	case prefix + "functions/sandbox-exec":
 		return slices.Concat(shell, store, objects, kube, pods)
 	case prefix + "functions/reaper-cron":

@@ -14,7 +14,12 @@ func (a AiAgent) Agent() harness.Agent {
 		Model: harness.ModelSpec{MaxTokens: defaultMaxTokens}, Harness: a.Spec.Harness.spec(), Budget: a.Spec.Budget.spec(),
 	}
 	if m := a.Spec.Model; m != nil {
-		agent.Model = harness.ModelSpec{Provider: m.Provider, Name: m.Name, MaxTokens: or(m.MaxTokens, defaultMaxTokens), Temperature: m.Temperature, Stream: or(m.Stream, false)}
+		agent.Model = harness.ModelSpec{
+			Provider: m.Provider, Name: m.Name, MaxTokens: or(m.MaxTokens, defaultMaxTokens), Temperature: m.Temperature, Images: m.Images, Stream: or(m.Stream, false),
+		}
+		for _, f := range m.Fallbacks {
+			agent.Model.Fallbacks = append(agent.Model.Fallbacks, harness.ModelRef(f))
+		}
 	}
 	agent.Approvals, agent.Guardrails = a.Spec.Approvals.spec(), a.Spec.Guardrails.spec()
 	agent.MCPServers, agent.Peers = a.Spec.MCPServers.spec(), a.Spec.A2A.peers()

@@ -27,7 +27,7 @@ type Spec struct {
 	// +kubebuilder:validation:MaxLength=1024
 	Description string `json:"description,omitempty"`
 	// Which model thinks. Without it, the platform's.
-	Model *Model `json:"model,omitempty"`
+	Model *AgentModel `json:"model,omitempty"`
 	// The instructions that the model gets before every conversation.
 	// +kubebuilder:validation:MaxLength=262144
 	SystemPrompt string `json:"systemPrompt,omitempty"`
@@ -66,6 +66,31 @@ type Model struct {
 	Temperature *float64 `json:"temperature,omitempty"`
 	// Whether people see an answer grow while the model writes it, where their channel can show that: Telegram, the console and the CLI. Without it, they see it when it is written. Agents with output guardrails show nothing before.
 	Stream *bool `json:"stream,omitempty"`
+}
+
+// AgentModel says which models think for an agent.
+//
+// +kubebuilder:validation:XValidation:rule="!has(self.fallbacks) || self.fallbacks.all(f, self.fallbacks.exists_one(o, o.name == f.name && (has(o.provider) ? o.provider : ”) == (has(f.provider) ? f.provider : ”)))",message="fallbacks lists one model twice: keep one of them",fieldPath=".fallbacks"
+type AgentModel struct {
+	Model `json:",inline"`
+	// Models that are asked when the one before fails: at once where it refuses, after the second attempt where it has a problem. What else the model says holds for them too.
+	// +kubebuilder:validation:MaxItems=3
+	Fallbacks []FallbackModel `json:"fallbacks,omitempty"`
+	// True where the model takes images: it is shown those that come with messages. Without it, it is told of them in words.
+	Images bool `json:"images,omitempty"`
+}
+
+// FallbackModel is a model that is asked when the one before it fails.
+type FallbackModel struct {
+	// The wire that it speaks. Without it, the platform's.
+	// +kubebuilder:validation:Enum=openai;anthropic
+	Provider harness.Provider `json:"provider,omitempty"`
+	// The name that the provider's API takes.
+	// +kubebuilder:validation:MinLength=1
+	// +kubebuilder:validation:MaxLength=200
+	Name string `json:"name"`
+	// True where it takes images.
+	Images bool `json:"images,omitempty"`
 }
 
 // Harness is what the agent can do and how it is reached.

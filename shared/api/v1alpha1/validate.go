@@ -64,7 +64,10 @@ func (a AiAgent) Validate(limits Limits) Problems {
 	if len(a.Spec.SystemPrompt) > limits.SystemPromptBytes {
 		c.fail("spec.systemPrompt", fmt.Sprintf("is over the platform's %d bytes", limits.SystemPromptBytes), "shorten it")
 	}
-	c.model("spec.model", a.Spec.Model)
+	if m := a.Spec.Model; m != nil {
+		c.model("spec.model", &m.Model)
+		c.fallbacks(*m)
+	}
 	c.blocks(a.Spec)
 	c.harness(a)
 	if a.Spec.Approvals != nil {
@@ -153,13 +156,40 @@ func (c *check) model(path string, m *Model) {
 	if m == nil {
 		return
 	}
-	if m.Provider != "" && m.Provider != harness.ProviderOpenAI && m.Provider != harness.ProviderAnthropic {
-		c.fail(path+".provider", fmt.Sprintf("is %q", m.Provider), "use openai (also for compatible servers) or anthropic, or leave it out for the platform's")
-	}
+	c.provider(path, m.Provider)
 	c.length(path+".name", m.Name, 200, "use the name that the provider's API takes")
 	c.between(path+".maxTokens", m.MaxTokens, 1, c.limits.MaxTokens)
 	if t := m.Temperature; t != nil && !(*t >= 0 && *t <= 2) { // NaN is refused too
 		c.fail(path+".temperature", fmt.Sprintf("is %v", *t), "use 0 to 2, or leave it out for the model's own")
+	}
+}
+
+func (c *check) provider(path string, p harness.Provider) {
+	if p != "" && p != harness.ProviderOpenAI && p != harness.ProviderAnthropic {
+		c.fail(path+".provider", fmt.Sprintf("is %q", p), "use openai (also for compatible servers) or anthropic, or leave it out for the platform's")
+	}
+}
+
+// maxFallbacks is how many models may stand behind the first.
+const maxFallbacks = 3
+
+func (c *check) fallbacks(m AgentModel) {
+	const path = "spec.model.fallbacks"
+	if len(m.Fallbacks) > maxFallbacks {
+		c.fail(path, fmt.Sprintf("has %d entries", len(m.Fallbacks)), fmt.Sprintf("keep %d at most", maxFallbacks))
+	}
+	seen := map[FallbackModel]bool{}
+	for i, f := range m.Fallbacks {
+		at := fmt.Sprintf("%s[%d]", path, i)
+		c.provider(at, f.Provider)
+		if f.Name == "" {
+			c.fail(at+".name", "is missing", "use the name that the provider's API takes")
+		}
+		c.length(at+".name", f.Name, 200, "use the name that the provider's API takes")
+		if f.Images = false; seen[f] {
+			c.fail(path, "lists one model twice", "keep one of them")
+		}
+		seen[f] = true
 	}
 }
 

@@ -216,10 +216,29 @@ func TestDefaults(t *testing.T) {
 	}
 }
 
+func TestFallbacksThatAreNone(t *testing.T) {
+	for fallbacks, want := range map[string]string{
+		`[{name: a}, {name: a, provider: openai}, {name: b}]`: "",
+		`[{name: a}, {name: b}, {name: c}, {name: d}]`:        "spec.model.fallbacks has 4 entries: keep 3 at most",
+		`[{provider: acme, name: a}]`:                         `spec.model.fallbacks[0].provider is "acme": use openai (also for compatible servers) or anthropic, or leave it out for the platform's`,
+		`[{name: a}, {provider: anthropic}]`:                  "spec.model.fallbacks[1].name is missing: use the name that the provider's API takes",
+		`[{name: a}, {name: b}, {name: a, images: true}]`:     "spec.model.fallbacks lists one model twice: keep one of them",
+		`[{name: "` + strings.Repeat("x", 201) + `"}]`:        "spec.model.fallbacks[0].name is longer than 200 bytes: use the name that the provider's API takes",
+	} {
+		got := ""
+		if problems := read(t, head+"spec:\n  model: {name: m, fallbacks: "+fallbacks+"}\n").Validate(v1alpha1.DefaultLimits()); len(problems) > 0 {
+			got = problems[0].Path + " " + problems[0].What + ": " + problems[0].Fix
+		}
+		if got != want {
+			t.Errorf("%s: %q, want %q", fallbacks, got, want)
+		}
+	}
+}
+
 func TestEveryFieldIsConverted(t *testing.T) {
 	d := read(t, head+`spec:
   description: d
-  model: {provider: anthropic, name: m, maxTokens: 10, temperature: 0, stream: true}
+  model: {provider: anthropic, name: m, maxTokens: 10, temperature: 0, images: true, stream: true, fallbacks: [{name: f}, {provider: openai, name: m, images: true}]}
   systemPrompt: p
   harness:
     type: BOTH
@@ -237,7 +256,10 @@ func TestEveryFieldIsConverted(t *testing.T) {
 	}
 	zero := 0.0
 	want := harness.Agent{
-		Name: "a", Description: "d", SystemPrompt: "p", Model: harness.ModelSpec{Provider: "anthropic", Name: "m", MaxTokens: 10, Temperature: &zero, Stream: true},
+		Name: "a", Description: "d", SystemPrompt: "p", Model: harness.ModelSpec{
+			Provider: "anthropic", Name: "m", MaxTokens: 10, Temperature: &zero, Images: true, Stream: true,
+			Fallbacks: []harness.ModelRef{{Name: "f"}, {Provider: "openai", Name: "m", Images: true}},
+		},
 		Harness: harness.HarnessSpec{
 			Enabled: true, Type: harness.HarnessBoth, MaxSandboxes: 2,
 			Sandbox: harness.SandboxSpec{

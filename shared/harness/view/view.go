@@ -177,6 +177,43 @@ type Step struct {
 	Model        string            `json:"model"`
 	InputTokens  int64             `json:"inputTokens"`
 	OutputTokens int64             `json:"outputTokens"`
+
+	CacheReadTokens  int64          `json:"cacheReadTokens" doc:"those of inputTokens that the provider had kept"`
+	CacheWriteTokens int64          `json:"cacheWriteTokens" doc:"those of inputTokens that the provider keeps from now on, where it charges for that"`
+	ModelAttempts    []ModelAttempt `json:"modelAttempts,omitempty" doc:"every question to a model that was asked for the step, in order; one that a crash cut off is not among them, and attempts skips its number"`
+}
+
+// ModelAttempt is one question to a model, and what came of it.
+type ModelAttempt struct {
+	Purpose          harness.AttemptPurpose `json:"purpose"`
+	Attempts         int                    `json:"attempts" doc:"how often the session was claimed since its last commit, this time included"`
+	Provider         harness.Provider       `json:"provider"`
+	Model            string                 `json:"model" doc:"as it was asked for"`
+	Reason           string                 `json:"reason,omitempty" doc:"why it gave no answer"`
+	Final            bool                   `json:"final,omitempty" doc:"it gives none to this question, however often it is asked"`
+	InputTokens      int64                  `json:"inputTokens"`
+	CacheReadTokens  int64                  `json:"cacheReadTokens"`
+	CacheWriteTokens int64                  `json:"cacheWriteTokens"`
+	OutputTokens     int64                  `json:"outputTokens"`
+	Cost             string                 `json:"cost,omitempty" doc:"absent: no price is known"`
+	Millis           int64                  `json:"millis" doc:"that it took"`
+	CreatedAt        time.Time              `json:"createdAt"`
+}
+
+// ModelUsage is what an agent has asked one model on one day.
+type ModelUsage struct {
+	Day              string            `json:"day" doc:"by UTC, as in 2026-01-02"`
+	Agent            harness.AgentName `json:"agent"`
+	Provider         harness.Provider  `json:"provider"`
+	Model            string            `json:"model"`
+	Asked            int64             `json:"asked" doc:"how often it was asked"`
+	Unanswered       int64             `json:"unanswered" doc:"how often it gave no answer"`
+	InputTokens      int64             `json:"inputTokens"`
+	CacheReadTokens  int64             `json:"cacheReadTokens" doc:"those of inputTokens that the provider had kept"`
+	CacheWriteTokens int64             `json:"cacheWriteTokens" doc:"those of inputTokens that the provider keeps, where it charges for that"`
+	OutputTokens     int64             `json:"outputTokens"`
+	Cost             string            `json:"cost,omitempty" doc:"of the questions whose price is known; absent: of none"`
+	Unpriced         int64             `json:"unpriced" doc:"how often it was asked without a known price"`
 }
 
 // ToolCall is one call that the model asked for.

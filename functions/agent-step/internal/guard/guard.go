@@ -101,8 +101,10 @@ type Ruling struct {
 
 // Asked is what a question to a model has cost.
 type Asked struct {
-	Model                     harness.ModelSpec
-	InputTokens, OutputTokens int64
+	Model  harness.ModelSpec
+	Tokens harness.Tokens
+	Reason model.Reason // why it gave no answer; empty: it gave one
+	Took   time.Duration
 }
 
 // Judge returns what the guardrails of s.Stage say. An error means that ctx ended

@@ -78,10 +78,12 @@ func (g *Guard) byModel(ctx context.Context, rail harness.Guardrail, v view, r *
 	request := model.Request{Agent: spec, System: judgeRules + rail.Prompt, Turns: []model.Turn{{Role: model.RoleUser, Text: string(text)}}}
 	ctx, cancel := limit(ctx, rail, v.Until)
 	defer cancel()
+	began := time.Now()
 	response, err := g.Model.Complete(ctx, request)
-	asked := Asked{Model: spec, InputTokens: response.Usage.InputTokens, OutputTokens: response.Usage.OutputTokens}
+	asked := Asked{Model: spec, Tokens: response.Usage.Tokens(), Took: time.Since(began)}
 	if err != nil {
-		asked.InputTokens = request.EstimatedTokens() // it may have been read, and billed
+		asked.Tokens.Input = request.EstimatedTokens() // it may have been read, and billed
+		asked.Reason = model.ReasonOf(err)
 		r.Asked = append(r.Asked, asked)
 		if ctx.Err() != nil {
 			return failed("the model did not answer in time")

@@ -2,6 +2,7 @@ package model
 
 import (
 	"context"
+	"encoding/base64"
 	"encoding/json"
 	"net/http"
 	"net/url"
@@ -83,7 +84,13 @@ func anthropicParams(name string, req Request) anthropic.MessageNewParams {
 		params.System = []anthropic.TextBlockParam{{Text: req.System}}
 	}
 	params.Messages = anthropicHistory(name, req.Turns)
-	for _, tool := range req.Tools {
+	tools := req.Tools
+	if len(tools) == 0 {
+		if tools = calledTools(req.Turns); len(tools) > 0 { // calls of tools that are not defined are refused, also in a history
+			params.ToolChoice = anthropic.ToolChoiceUnionParam{OfNone: &anthropic.ToolChoiceNoneParam{}}
+		}
+	}
+	for _, tool := range tools {
 		definition := &anthropic.ToolParam{Name: tool.Name, InputSchema: anthropicSchema(tool.Parameters)}
 		if tool.Description != "" {
 			definition.Description = anthropic.String(tool.Description)
@@ -91,6 +98,7 @@ func anthropicParams(name string, req Request) anthropic.MessageNewParams {
 		params.Tools = append(params.Tools, anthropic.ToolUnionParam{OfTool: definition})
 	}
 	keepCallsReadable(&params, req.Turns)
+	anthropicCache(&params)
 	return params
 }
 
@@ -124,6 +132,9 @@ func anthropicHistory(name string, turns []Turn) []anthropic.MessageParam {
 		switch turn.Role {
 		case RoleUser:
 			blocks = append(blocks, anthropic.NewTextBlock(turn.Text))
+			for _, image := range turn.Images {
+				blocks = append(blocks, anthropic.NewImageBlockBase64(image.MimeType, base64.StdEncoding.EncodeToString(image.Data)))
+			}
 		case RoleAssistant:
 			blocks = append(blocks, anthropicAssistant(name, turn)...)
 		case RoleTool:
@@ -185,7 +196,8 @@ func anthropicResponse(name string, message *anthropic.Message) Response {
 	res := Response{
 		Model: message.Model,
 		Usage: Usage{
-			InputTokens:  usage.InputTokens + usage.CacheCreationInputTokens + usage.CacheReadInputTokens,
+			InputTokens:     usage.InputTokens + usage.CacheCreationInputTokens + usage.CacheReadInputTokens,
+			CacheReadTokens: usage.CacheReadInputTokens, CacheWriteTokens: usage.CacheCreationInputTokens,
 			OutputTokens: usage.OutputTokens,
 		},
 	}

@@ -62,6 +62,14 @@ func (e *Error) Unwrap() error {
 	return &harness.Error{Kind: e.Kind, Message: e.Message, Err: e.Err}
 }
 
+// ReasonOf is the reason of err; of one that is no Error, that it was not accepted.
+func ReasonOf(err error) Reason {
+	if failure, ok := errors.AsType[*Error](err); ok && failure.Reason != "" {
+		return failure.Reason
+	}
+	return ReasonNotAccepted
+}
+
 // names are the variables an operator has to look at.
 type names struct{ key, baseURL string }
 

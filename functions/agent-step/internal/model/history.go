@@ -25,7 +25,7 @@ func paired(turns []Turn) ([]Turn, error) {
 			if strings.TrimSpace(turn.Text) == "" {
 				turn.Text = noText
 			}
-			out = append(out, Turn{Role: RoleUser, Text: turn.Text})
+			out = append(out, Turn{Role: RoleUser, Text: turn.Text, Images: turn.Images})
 		case RoleAssistant:
 			if len(turn.Calls) == 0 {
 				if strings.TrimSpace(turn.Text) != "" {

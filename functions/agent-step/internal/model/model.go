@@ -46,15 +46,27 @@ type Request struct {
 	// Response is the same. It is called by Complete's own goroutine and holds up
 	// the reading of the answer.
 	Partial func(text string)
+
+	// CacheKey is the same for questions that begin alike: those of a conversation.
+	// Where a provider asks for it, it finds by it what it has kept. May be empty.
+	CacheKey string
 }
 
 // Turn is one entry of the history.
 type Turn struct {
 	Role    Role
 	Text    string
+	Images  []Image         // of a user's turn, behind its text
 	Calls   []Call          // of an assistant's turn
 	Results []Result        // of a tool's turn
 	Carry   json.RawMessage // of an assistant's turn: Response.Carry, unchanged
+}
+
+// Image is a picture that a model looks at.
+type Image struct {
+	MimeType string // image/jpeg, image/png, image/gif or image/webp
+	Data     []byte
+	Key      string // under which whoever asks keeps it; it is not sent
 }
 
 // Call is one tool call the model asked for.
@@ -117,9 +129,16 @@ type Response struct {
 // Usage counts tokens. Estimated says that the provider reported none and the
 // figures are a quarter of the bytes, so that no budget is ever free.
 type Usage struct {
-	InputTokens  int64
-	OutputTokens int64
-	Estimated    bool
+	InputTokens      int64 // all of them: those of the next two are among them
+	CacheReadTokens  int64 // that the provider had kept of an earlier question
+	CacheWriteTokens int64 // that it keeps of this one, where it charges for that
+	OutputTokens     int64
+	Estimated        bool
+}
+
+// Tokens are u as prices know it.
+func (u Usage) Tokens() harness.Tokens {
+	return harness.Tokens{Input: u.InputTokens, CacheRead: u.CacheReadTokens, CacheWrite: u.CacheWriteTokens, Output: u.OutputTokens}
 }
 
 // EstimatedTokens is a rough upper bound of what r costs as input, for
@@ -128,7 +147,7 @@ type Usage struct {
 func (r Request) EstimatedTokens() int64 {
 	size := len(r.System)
 	for _, turn := range r.Turns {
-		size += 16 + len(turn.Text) + len(turn.Carry)
+		size += 16 + len(turn.Text) + len(turn.Carry) + len(turn.Images)*imageTokens*bytesPerToken
 		for _, call := range turn.Calls {
 			size += 64 + len(call.Name) + len(call.Arguments)
 		}
@@ -146,4 +165,10 @@ func (r Request) EstimatedTokens() int64 {
 	return int64(size)/bytesPerToken + 1
 }
 
-const bytesPerToken = 4
+const (
+	bytesPerToken = 4
+
+	// imageTokens is what a picture costs at most with the providers that say it:
+	// they make larger ones smaller before a model looks at them.
+	imageTokens = 1600
+)

@@ -2,6 +2,7 @@ package model
 
 import (
 	"context"
+	"encoding/base64"
 	"encoding/json"
 	"net/http"
 	"net/url"
@@ -84,6 +85,9 @@ func (o *openAI) params(name string, req Request) openai.ChatCompletionNewParams
 	}
 	if o.ownHouse {
 		params.MaxCompletionTokens = limit
+		if req.CacheKey != "" { // others refuse a field that they do not know
+			params.PromptCacheKey = openai.String(req.CacheKey)
+		}
 	} else {
 		params.MaxTokens = limit
 	}
@@ -96,7 +100,7 @@ func (o *openAI) params(name string, req Request) openai.ChatCompletionNewParams
 	for _, turn := range req.Turns {
 		switch turn.Role {
 		case RoleUser:
-			params.Messages = append(params.Messages, openai.UserMessage(turn.Text))
+			params.Messages = append(params.Messages, openAIUser(turn))
 		case RoleAssistant:
 			params.Messages = append(params.Messages, openAIAssistant(name, turn))
 		case RoleTool:
@@ -117,6 +121,19 @@ func (o *openAI) params(name string, req Request) openai.ChatCompletionNewParams
 		params.Tools = append(params.Tools, openai.ChatCompletionFunctionTool(definition))
 	}
 	return params
+}
+
+func openAIUser(turn Turn) openai.ChatCompletionMessageParamUnion {
+	if len(turn.Images) == 0 {
+		return openai.UserMessage(turn.Text)
+	}
+	parts := []openai.ChatCompletionContentPartUnionParam{openai.TextContentPart(turn.Text)}
+	for _, image := range turn.Images {
+		parts = append(parts, openai.ImageContentPart(openai.ChatCompletionContentPartImageImageURLParam{
+			URL: "data:" + image.MimeType + ";base64," + base64.StdEncoding.EncodeToString(image.Data),
+		}))
+	}
+	return openai.UserMessage(parts)
 }
 
 func openAIAssistant(name string, turn Turn) openai.ChatCompletionMessageParamUnion {
@@ -145,7 +162,10 @@ func openAIResponse(name string, completion *openai.ChatCompletion) Response {
 	res := Response{
 		Text:  openAIText(choice.Message),
 		Model: completion.Model,
-		Usage: Usage{InputTokens: completion.Usage.PromptTokens, OutputTokens: completion.Usage.CompletionTokens},
+		Usage: Usage{
+			InputTokens: completion.Usage.PromptTokens, OutputTokens: completion.Usage.CompletionTokens,
+			CacheReadTokens: min(completion.Usage.PromptTokensDetails.CachedTokens, completion.Usage.PromptTokens),
+		},
 	}
 	extras := make([]json.RawMessage, len(choice.Message.ToolCalls))
 	for i, call := range choice.Message.ToolCalls {

@@ -1,7 +1,6 @@
 package step
 
 import (
-	"errors"
 	"fmt"
 	"math"
 	"strings"
@@ -33,8 +32,9 @@ const (
 func (p plan) answered(c *postgres.Claim, r model.Response, id ids) postgres.StepCommit {
 	step := &postgres.NewStep{
 		ID: id.step(), Text: r.Text, Model: r.Model, Carry: string(r.Carry), InputTokens: r.Usage.InputTokens, OutputTokens: r.Usage.OutputTokens,
+		CacheRead: r.Usage.CacheReadTokens, CacheWrite: r.Usage.CacheWriteTokens,
 	}
-	p.log(harness.LevelInfo, "model %s answered: %d calls, %d tokens in, %d out", r.Model, len(r.Calls), r.Usage.InputTokens, r.Usage.OutputTokens)
+	p.log(harness.LevelInfo, "model %s answered: %d calls, %d tokens in, %d out", p.answeredBy(c, r), len(r.Calls), r.Usage.InputTokens, r.Usage.OutputTokens)
 	if len(r.Calls) == 0 {
 		return p.final(c, step, r)
 	}
@@ -277,19 +277,12 @@ func canonical(arguments string) string {
 	return string(harness.CanonicalJSON([]byte(arguments)))
 }
 
-// failed is the commit that follows from no answer: a passing failure is tried
-// again after a wait kept in the row, another ends the turn in words. random is
-// in [0, 1).
+// failed is the commit that follows from no answer: another model is asked, a
+// passing failure is tried again, or the turn ends in words. random is in [0, 1).
 func (p plan) failed(c *postgres.Claim, err error, random float64) postgres.StepCommit {
-	failure, ok := errors.AsType[*model.Error](err)
-	if !ok {
-		failure = &model.Error{Kind: harness.Internal, Message: harness.MessageOf(err)}
-	}
-	if failure.Kind == harness.Unavailable && failure.RetryAfter <= maxRetryAfter && c.Attempts < attemptsAt(failure.Reason) {
-		p.commit.Retry = wait(c.Attempts, failure.RetryAfter, random)
-		p.commit.State, p.commit.Reason = harness.SessionRunning, failure.Message
-		p.log(harness.LevelWarn, "no answer from the model (attempt %d), again in %s: %s", c.Attempts, p.commit.Retry.Round(time.Second), failure.Message)
-		return p.commit
+	failure := failureOf(err)
+	if commit, ok := p.again(c, failure, random); ok {
+		return commit
 	}
 	text := "I could not get an answer from my model: " + failure.Message + "."
 	if failure.RetryAfter > maxRetryAfter {

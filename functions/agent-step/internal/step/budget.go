@@ -1,7 +1,6 @@
 package step
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -20,38 +19,32 @@ var errNoTime = errors.New("the budget has no more time")
 
 // worst is what the question may cost: the largest answer, and all the time that
 // there is for one.
-func (l limits) worst(c *postgres.Claim, r model.Request) harness.Spending {
-	input, output := r.EstimatedTokens(), int64(c.Agent.Model.MaxTokens)
-	return harness.Spending{Steps: 1, Time: l.callTime, Tokens: input + output, Cost: l.prices[l.modelOf(c)].Of(input, output)}
+func (l limits) worst(r model.Request) harness.Spending {
+	input, output := r.EstimatedTokens(), int64(r.Agent.MaxTokens)
+	price, _ := l.price(r.Agent)
+	return harness.Spending{Steps: 1, Time: l.callTime, Tokens: input + output, Cost: price.Most(input, output)}
 }
 
-func (l limits) modelOf(c *postgres.Claim) string { return cmp.Or(c.Agent.Model.Name, l.model) }
-
-// spent is what the answer has cost.
-func (l limits) spent(c *postgres.Claim, r model.Response, took time.Duration) harness.Spending {
+// spent is what the answer of m has cost.
+func (l limits) spent(m harness.ModelSpec, r model.Response, took time.Duration) harness.Spending {
+	price, _ := l.price(m)
 	return harness.Spending{
 		Steps: 1, ToolCalls: int64(len(r.Calls)), Time: took, Tokens: r.Usage.InputTokens + r.Usage.OutputTokens,
-		Cost: l.prices[l.modelOf(c)].Of(r.Usage.InputTokens, r.Usage.OutputTokens),
+		Cost: price.Of(r.Usage.Tokens()),
 	}
 }
 
 // lost is what a question has cost that got no answer. One that was read may be
 // billed; one that was refused is not.
-func (l limits) lost(c *postgres.Claim, r model.Request, reason model.Reason, took time.Duration) harness.Spending {
+func (l limits) lost(r model.Request, reason model.Reason, took time.Duration) harness.Spending {
 	s := harness.Spending{Time: took}
 	switch reason {
 	case model.ReasonTimeout, model.ReasonInterrupted, model.ReasonNotAnswer, model.ReasonTooLarge, model.ReasonEmpty:
 		s.Tokens = r.EstimatedTokens()
-		s.Cost = l.prices[l.modelOf(c)].Of(s.Tokens, 0)
+		price, _ := l.price(r.Agent)
+		s.Cost = price.Most(s.Tokens, 0)
 	}
 	return s
-}
-
-func reasonOf(err error) model.Reason {
-	if failure, ok := errors.AsType[*model.Error](err); ok {
-		return failure.Reason
-	}
-	return ""
 }
 
 // over is a limit that has no room, in words for the person.
@@ -87,9 +80,9 @@ func exceeds(scope harness.BudgetScope, l *harness.BudgetLimits, used, want harn
 }
 
 // noPrice says that money is limited and what the model costs is not known.
-func (p plan) noPrice(c *postgres.Claim) string {
-	name := p.limits.modelOf(c)
-	if _, known := p.limits.prices[name]; known || !c.Agent.Budget.LimitsCost() {
+func (p plan) noPrice(c *postgres.Claim, m harness.ModelSpec) string {
+	_, name := p.limits.modelOf(m)
+	if _, known := p.limits.price(m); known || !c.Agent.Budget.LimitsCost() {
 		return ""
 	}
 	return fmt.Sprintf("I cannot work: no price known for model %s, and my cost is limited. Please tell the operator.", name)

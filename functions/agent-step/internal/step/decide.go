@@ -16,7 +16,9 @@ type limits struct {
 	contextTokens int64
 	secrets       []harness.Secret
 	prices        map[string]harness.Price
-	model         string        // of agents that name none
+	model         string // of agents that name none
+	provider      harness.Provider
+	images        bool          // there is an object store that has them
 	callTime      time.Duration // the longest that a model is waited for
 	programs      func(block string) Sandboxed
 	resolve       func(*harness.Agent, harness.RemoteTool) (harness.RemoteTool, time.Duration, bool)
@@ -37,6 +39,7 @@ type plan struct {
 	offers  offers           // those beside the step's own
 	used    postgres.Used    // by the turn
 	ask     *model.Request   // what it is asked
+	summary *toSummarise     // that it is asked for; nil: it is asked for the answer
 	worst   harness.Spending // of ask
 	limits  limits
 	granted map[string]bool // digests that need no further question
@@ -52,7 +55,7 @@ func decide(c *postgres.Claim, l limits) plan { return decideBy(c, l, rulings{})
 
 // decideBy does so with what the guardrails said of it.
 func decideBy(c *postgres.Claim, l limits, r rulings) plan {
-	p := plan{limits: l, rulings: r, commit: postgres.StepCommit{Claim: c, State: harness.SessionIdle, Screened: r.screened, Verdicts: r.verdicts, Consumed: r.consumed}}
+	p := plan{limits: l, rulings: r, commit: postgres.StepCommit{Claim: c, State: harness.SessionIdle, Screened: r.screened, Verdicts: r.verdicts, Consumed: r.consumed, Attempts: r.asked}}
 	if len(c.Turns) == 0 || c.Turns[len(c.Turns)-1].State == harness.MessageDone {
 		p.commit.State = settled(c.State)
 		return p
@@ -117,12 +120,28 @@ func (p plan) toModel(c *postgres.Claim) plan {
 	for _, note := range p.offers.notes {
 		p.log(harness.LevelWarn, "%s", note)
 	}
-	request := prompt(c, p.commit.Results, p.offers, l)
-	if reason := p.noPrice(c); reason != "" {
+	request := prompt(c, p.offers, l)
+	if l.awaits(c, request.Agent) {
+		p.commit.Fetch, p.commit.Look, p.commit.State = true, imageLook, harness.SessionRunning
+		return p
+	}
+	turns := history(c, p.commit.Results, l.seen(c, request.Agent))
+	dropped := fit(&request, c, turns, l.contextTokens)
+	shorten(&request, l.contextTokens)
+	if reason := p.noPrice(c, request.Agent); reason != "" {
 		return p.end(harness.SessionBlocked, reason)
 	}
-	p.worst = l.worst(c, request)
 	budget := budgetOf(c)
+	if p.summary = p.summarise(c, turns, request, dropped); p.summary != nil {
+		spec, _ := l.pick(c, harness.AttemptSummary)
+		question := p.summary.question(c, spec, l)
+		if p.worst = l.worst(question); p.noPrice(c, spec) == "" && overBudget(budget, used, c, question) == nil && p.noRoom(c, used) == nil {
+			request = question
+		} else {
+			p.summary = nil // the older turns are left out of this question
+		}
+	}
+	p.worst = l.worst(request)
 	if l := cmp.Or(overBudget(budget, used, c, request), p.noRoom(c, used)); l != nil {
 		return p.overrun(c, l)
 	}
@@ -264,7 +283,7 @@ func (p plan) end(state harness.SessionState, text string) plan {
 // counts as a step before the step is taken, and the largest answer counts as
 // given, so that a crash between asking and committing is never free.
 func overBudget(b harness.Budget, used postgres.Used, c *postgres.Claim, r model.Request) *lack {
-	worst := used.Tokens + int64(c.Attempts)*(r.EstimatedTokens()+int64(c.Agent.Model.MaxTokens))
+	worst := used.Tokens + int64(c.Attempts)*(r.EstimatedTokens()+int64(r.Agent.MaxTokens))
 	switch {
 	case used.Steps+c.Attempts > b.MaxSteps:
 		return &lack{scope: harness.ScopeTurn, kind: harness.KindSteps, limit: int64(b.MaxSteps), used: int64(used.Steps)}

@@ -45,6 +45,7 @@ type rulings struct {
 	consumed []harness.ApprovalID  // what humans have decided of it
 	verdicts []postgres.NewVerdict // but of the answer
 	spent    harness.Spending
+	asked    []postgres.NewAttempt // of models that judged
 }
 
 // inputAsk is a message that waits for a human.
@@ -130,6 +131,7 @@ func (s *Stepper) judge(ctx context.Context, c *postgres.Claim, j *judging) erro
 				}
 				j.settle[i](ruling)
 				j.spent = j.spent.Plus(s.limits.judged(ruling))
+				j.asked = append(j.asked, s.limits.judges(ruling)...)
 			}
 			return nil
 		})
@@ -143,10 +145,22 @@ func (s *Stepper) judge(ctx context.Context, c *postgres.Claim, j *judging) erro
 func (l limits) judged(r guard.Ruling) harness.Spending {
 	var sum harness.Spending
 	for _, a := range r.Asked {
-		sum.Tokens += a.InputTokens + a.OutputTokens
-		sum.Cost += l.prices[cmp.Or(a.Model.Name, l.model)].Of(a.InputTokens, a.OutputTokens)
+		price, _ := l.price(a.Model)
+		sum.Tokens += a.Tokens.Input + a.Tokens.Output
+		sum.Cost += price.Of(a.Tokens)
 	}
 	return sum
+}
+
+// judges are the questions to models that were asked for a verdict.
+func (l limits) judges(r guard.Ruling) []postgres.NewAttempt {
+	var all []postgres.NewAttempt
+	for _, a := range r.Asked {
+		one := l.attempt(harness.AttemptGuardrail, a.Model, a.Tokens, a.Took)
+		one.Reason = string(a.Reason)
+		all = append(all, one)
+	}
+	return all
 }
 
 // messages has every message judged that no model has seen yet: that of the turn,

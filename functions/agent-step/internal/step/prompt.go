@@ -29,10 +29,10 @@ var executeShell = model.Tool{
 	},
 }
 
-// prompt is the question to the model: the newest turns that fit the context,
-// well paired, with the results that this step is about to commit.
-func prompt(c *postgres.Claim, results []postgres.CallOutcome, o offers, l limits) model.Request {
-	r := model.Request{Agent: c.Agent.Model, System: c.Agent.SystemPrompt, IdempotencyKey: fmt.Sprintf("%s/%d", c.ID, c.Token)}
+// prompt is the question to the model that is asked next, but for its turns.
+func prompt(c *postgres.Claim, o offers, l limits) model.Request {
+	r := model.Request{System: c.Agent.SystemPrompt, IdempotencyKey: fmt.Sprintf("%s/%d", c.ID, c.Token), CacheKey: string(c.ID)}
+	r.Agent, _ = l.pick(c, harness.AttemptAnswer)
 	if c.Agent.Harness.CanExecute() {
 		r.System = strings.TrimSpace(r.System + "\n\n" + sandboxRules)
 		r.Tools = append(r.Tools, executeShell)
@@ -41,6 +41,12 @@ func prompt(c *postgres.Claim, results []postgres.CallOutcome, o offers, l limit
 		r.Tools = append(r.Tools, offerChoices)
 	}
 	o.offer(&r)
+	return r
+}
+
+// history is every turn that the step has read, well paired, with the results that
+// it is about to commit.
+func history(c *postgres.Claim, results []postgres.CallOutcome, seen map[harness.AttachmentID]bool) [][]model.Turn {
 	fresh := make(map[harness.ToolCallID]postgres.CallOutcome, len(results))
 	for _, outcome := range results {
 		fresh[outcome.ID] = outcome
@@ -52,28 +58,29 @@ func prompt(c *postgres.Claim, results []postgres.CallOutcome, o offers, l limit
 		}
 		calls[call.Step] = append(calls[call.Step], call)
 	}
-	for first := range c.Turns {
-		r.Turns = r.Turns[:0]
-		for _, turn := range c.Turns[first:] {
-			r.Turns = append(r.Turns, turnsOf(turn, calls, c.Agent.Harness.CanExecute())...)
-		}
-		if r.EstimatedTokens() <= l.contextTokens {
-			break
-		}
+	var turns [][]model.Turn
+	for _, turn := range c.Turns {
+		turns = append(turns, turnsOf(turn, calls, c.Agent.Harness.CanExecute(), seen))
 	}
-	return r
+	return turns
 }
 
 // turnsOf is one message and what came of it, as the model sees it.
-func turnsOf(t postgres.TurnRecord, calls map[harness.StepID][]postgres.CallRecord, executes bool) []model.Turn {
+func turnsOf(t postgres.TurnRecord, calls map[harness.StepID][]postgres.CallRecord, executes bool, seen map[harness.AttachmentID]bool) []model.Turn {
 	said := shown(t)
+	var images []model.Image
 	for _, file := range t.Files {
 		if t.HiddenFiles {
 			break
 		}
-		said = strings.TrimPrefix(said+"\n"+fileText(file, executes), "\n")
+		text := fileText(file, executes)
+		if seen[file.ID] {
+			text = shownText(file, executes)
+			images = append(images, model.Image{MimeType: mimeType(file.MimeType), Key: file.ObjectKey})
+		}
+		said = strings.TrimPrefix(said+"\n"+text, "\n")
 	}
-	turns := []model.Turn{{Role: model.RoleUser, Text: said}}
+	turns := []model.Turn{{Role: model.RoleUser, Text: said, Images: images}}
 	for _, s := range t.Steps {
 		said := model.Turn{Role: model.RoleAssistant, Text: s.Text, Carry: []byte(s.Carry)}
 		answer := model.Turn{Role: model.RoleTool}

@@ -64,6 +64,7 @@ type Options struct {
 	Runs          Runs
 	Tools         []Tools // of the blocks of agents
 	Checks        Checks  // nil: none
+	Objects       Objects // nil: models are told of images in words
 	Guard         Guard   // nil: an agent with guardrails is not worked
 	Publish       func(ctx context.Context, events ...event.Event)
 	Log           *slog.Logger
@@ -71,7 +72,8 @@ type Options struct {
 	ContextTokens int64            // history sent to the model at most, estimated
 	Secrets       []harness.Secret // redacted from whatever leaves
 	Prices        map[string]harness.Price
-	ModelName     string        // of agents that name none
+	ModelName     string // of agents that name none
+	ModelProvider harness.Provider
 	CallTime      time.Duration // the longest that the model may take for an answer; 0: what Model allows by default
 }
 
@@ -87,7 +89,7 @@ func New(o Options) *Stepper {
 		o.Guard = noGuard{}
 	}
 	return &Stepper{Options: o, limits: limits{
-		contextTokens: o.ContextTokens, secrets: o.Secrets, prices: o.Prices, model: o.ModelName, callTime: cmp.Or(o.CallTime, model.DefaultLimits().Total),
+		contextTokens: o.ContextTokens, secrets: o.Secrets, prices: o.Prices, model: o.ModelName, provider: cmp.Or(o.ModelProvider, harness.ProviderOpenAI), images: o.Objects != nil, callTime: cmp.Or(o.CallTime, model.DefaultLimits().Total),
 		resolve: resolve(o.Tools), programs: programs(o.Tools),
 	}}
 }
@@ -198,8 +200,11 @@ func (s *Stepper) work(ctx context.Context, claim *postgres.Claim) (postgres.Ste
 				ctx, cancel = context.WithTimeoutCause(ctx, plan.worst.Time, errNoTime)
 				defer cancel()
 			}
+			s.show(ctx, claim, plan.ask)
 			question := *plan.ask
-			question.Partial = s.drafts(ctx, claim)
+			if plan.summary == nil { // which nobody is shown
+				question.Partial = s.drafts(ctx, claim)
+			}
 			response, err = s.Model.Complete(ctx, question)
 			if errors.Is(context.Cause(ctx), postgres.ErrLeaseLost) {
 				return postgres.ErrLeaseLost
@@ -210,17 +215,24 @@ func (s *Stepper) work(ctx context.Context, claim *postgres.Claim) (postgres.Ste
 	if errors.Is(err, postgres.ErrLeaseLost) {
 		return postgres.StepCommit{}, err
 	}
+	plan.attempted(response, err, took)
 	if err != nil {
 		s.Log.Warn("the model gave no answer", "session", string(claim.ID), "agent", string(claim.Session.Agent), "attempt", claim.Attempts, "err", err)
-		plan.commit.Spent = plan.commit.Spent.Plus(s.limits.lost(claim, *plan.ask, reasonOf(err), took))
+		plan.commit.Spent = plan.commit.Spent.Plus(s.limits.lost(*plan.ask, model.ReasonOf(err), took))
 		plan.commit.Unanswered = true
+		if plan.summary != nil {
+			return plan.summarised(claim, response, err, mathrand.Float64()), nil
+		}
 		return plan.failed(claim, err, mathrand.Float64()), nil
 	}
-	plan.commit.Spent = plan.commit.Spent.Plus(s.limits.spent(claim, response, took))
+	plan.commit.Spent = plan.commit.Spent.Plus(s.limits.spent(plan.ask.Agent, response, took))
+	if plan.summary != nil {
+		return plan.summarised(claim, response, nil, 0), nil
+	}
 	if response, plan.rulings, err = s.after(ctx, claim, response); err != nil {
 		return postgres.StepCommit{}, err
 	}
-	plan.commit.Spent = plan.commit.Spent.Plus(plan.rulings.spent)
+	plan.commit.Spent, plan.commit.Attempts = plan.commit.Spent.Plus(plan.rulings.spent), append(plan.commit.Attempts, plan.rulings.asked...)
 	if asked := plan.questions(claim, response); len(asked) > 0 {
 		if plan.granted, err = s.Store.Granted(ctx, claim.Session.Agent, claim.ID, asked); err != nil {
 			return postgres.StepCommit{}, err
@@ -255,7 +267,10 @@ func (s *Stepper) commit(ctx context.Context, c postgres.StepCommit) error {
 	defer cancel()
 	noted(&c)
 	if c.Claim.Agent != nil {
-		c.Model = s.limits.modelOf(c.Claim)
+		_, c.Model = s.limits.modelOf(c.Claim.Agent.Model)
+		if n := len(c.Attempts); n > 0 {
+			c.Model = c.Attempts[n-1].Model
+		}
 	}
 	redact(&c, s.Secrets)
 	events, err := s.Store.CommitStep(ctx, c)
@@ -350,6 +365,9 @@ func redact(c *postgres.StepCommit, secrets []harness.Secret) {
 		}
 	}
 	c.Reason = clean(c.Reason)
+	if c.Summary != nil {
+		c.Summary.Text, c.Summary.Reason = clean(c.Summary.Text), clean(c.Summary.Reason)
+	}
 	for _, a := range c.Approvals {
 		d := a.Proposal
 		if d == nil {

@@ -30,6 +30,7 @@ import (
 type Store interface {
 	agentStore
 	haltStore
+	usageStore
 	sessionStore
 	takeoverStore
 	streamStore
@@ -141,6 +142,7 @@ func build(mux *http.ServeMux, o Options) *api {
 	a.registerAgents()
 	a.registerWorkflows()
 	a.registerHalts()
+	a.registerUsage()
 	a.registerSessions()
 	a.registerTakeovers()
 	a.registerEvents()

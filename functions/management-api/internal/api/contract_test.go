@@ -133,6 +133,7 @@ func (r rows) cases() map[string]valid {
 		"halt-agent":       {path: name("broken"), body: `{"reason":"it loops"}`},
 		"resume-agent":     {path: name("halted")},
 		"list-agent-usage": {path: name("coder"), query: "since=2026-01-02T00:00:00Z"},
+		"list-usage":       {query: "agent=coder&since=2026-01-02T00:00:00Z"},
 		"get-halt":         {},
 		"halt":             {body: `{"reason":"audit"}`},
 		"resume":           {says: append([]event.Type{event.ExecutionRequested}, slices.Repeat([]event.Type{event.SessionDue}, 7)...)}, // whatever waits by now

@@ -77,6 +77,7 @@ func haltOperations() []Operation {
 		{ID: "halt-agent", Method: http.MethodPut, Path: "/agents/{name}/halt", Summary: "Halt an agent", Right: named(access.Halt, agents, "name"), Notes: notes},
 		{ID: "resume-agent", Method: http.MethodDelete, Path: "/agents/{name}/halt", Summary: "Let an agent that is halted go on", Right: named(access.Halt, agents, "name"), Status: http.StatusNoContent},
 		{ID: "list-agent-usage", Method: http.MethodGet, Path: "/agents/{name}/usage", Summary: "List what an agent has spent, day by day, the newest first", Right: named(access.Get, agents, "name")},
+		{ID: "list-usage", Method: http.MethodGet, Path: "/usage", Summary: "List what agents have asked models, by day, agent and model, the newest day first", Right: right(access.List, agents), Notes: "At most 1000 entries: ask for one agent, or a later first day, to see the rest. A question whose price nobody has said is counted in unpriced, and its cost is in none."},
 		{ID: "get-halt", Method: http.MethodGet, Path: "/halt", Summary: "Say whether the whole install is halted", Right: right(access.List, agents)},
 		{ID: "halt", Method: http.MethodPut, Path: "/halt", Summary: "Halt the whole install", Right: right(access.Halt, agents), Notes: notes},
 		{ID: "resume", Method: http.MethodDelete, Path: "/halt", Summary: "Let the install go on", Right: right(access.Halt, agents), Status: http.StatusNoContent, Notes: "Agents that are halted themselves stay so."},

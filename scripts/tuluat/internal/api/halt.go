@@ -52,6 +52,12 @@ func (c *Client) Reply(ctx context.Context, id harness.SessionID, text string) (
 	return item, err
 }
 
+// ModelUsage lists what agents have asked models since then, the newest day first:
+// all of them, or one.
+func (c *Client) ModelUsage(ctx context.Context, agent string, since time.Time) (List[view.ModelUsage], error) {
+	return list[view.ModelUsage](ctx, c, path("usage"), query(map[string][]string{"agent": {agent}, "since": {moment(since)}}), 0)
+}
+
 // Usage lists what an agent has spent on each day since then, the newest first.
 func (c *Client) Usage(ctx context.Context, agent string, since time.Time) (List[view.Usage], error) {
 	return list[view.Usage](ctx, c, path(Agents.plural, agent, "usage"), query(map[string][]string{"since": {moment(since)}}), 0)

@@ -114,7 +114,7 @@ Environment:
 		{"manage", "Manage agents and workflows:", []*cobra.Command{newGet(sys), newDescribe(sys), newApply(sys), newDelete(sys), newAgent(sys)}},
 		{"operate", "See and decide what happens:", []*cobra.Command{
 			newSession(sys), newApproval(sys), newLogs(sys), newSandbox(sys), newExecution(sys), newDeadLetter(sys), newChannel(sys), newAudit(sys),
-			newStop(sys), newResume(sys),
+			newStop(sys), newResume(sys), newUsage(sys),
 		}},
 		{"connect", "Connect:", []*cobra.Command{newLogin(sys), newLogout(sys), newWhoAmI(sys), newVersion(sys)}},
 		{"check", "Check channels:", []*cobra.Command{newDoctor(sys), newTelegram(sys), newFake(sys), newConformance(sys)}},

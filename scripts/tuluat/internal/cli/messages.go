@@ -237,6 +237,11 @@ func entryText(e view.Entry) string {
 		return fmt.Sprintf("%s on %s: %s (%s)", g.Guardrail, words(string(g.Stage)), g.Reason, g.Action)
 	case e.Step != nil:
 		text := fmt.Sprintf("%s, %d tokens in, %d out", e.Step.Model, e.Step.InputTokens, e.Step.OutputTokens)
+		for _, a := range e.Step.ModelAttempts {
+			if a.Reason != "" && a.Purpose == harness.AttemptAnswer {
+				text += fmt.Sprintf(", after %s of %s", words(a.Reason), a.Model)
+			}
+		}
 		if e.Step.Text != "" {
 			text += ": " + e.Step.Text
 		}
