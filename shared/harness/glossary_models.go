@@ -6,7 +6,6 @@ func modelWords() []Word {
 		{Name: "modelAttempt", Meaning: "one question to a model, and what came of it", Table: "model_attempts", Column: "model_attempt_id"},
 		{Name: "modelAttempts", Meaning: "each modelAttempt of a step", Key: "modelAttempts"},
 		{Name: "purpose", Meaning: "what a model was asked for", Column: "purpose", Key: "purpose"},
-		{Name: "answer", Meaning: "the purpose of a question that a turn is about", Value: "ANSWER"},
 		{Name: "summary", Meaning: "what models see in the place of a session's older messages", Table: "summaries", Value: "SUMMARY"},
 		{Name: "upTo", Meaning: "number of the last message that a summary stands for", Column: "up_to"},
 		{Name: "final", Meaning: "a model gives no answer to this question, however often it is asked", Column: "final", Key: "final"},

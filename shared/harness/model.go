@@ -28,7 +28,7 @@ type AttemptPurpose string
 
 // The purposes.
 const (
-	AttemptAnswer    AttemptPurpose = "ANSWER"    // what a turn is about
+	AttemptAnswer    AttemptPurpose = "TURN"      // what a turn is about
 	AttemptSummary   AttemptPurpose = "SUMMARY"   // of a conversation that has become long
 	AttemptGuardrail AttemptPurpose = "GUARDRAIL" // the verdict of one
 )

@@ -223,7 +223,7 @@ func TestFallbacksThatAreNone(t *testing.T) {
 		`[{provider: acme, name: a}]`:                         `spec.model.fallbacks[0].provider is "acme": use openai (also for compatible servers) or anthropic, or leave it out for the platform's`,
 		`[{name: a}, {provider: anthropic}]`:                  "spec.model.fallbacks[1].name is missing: use the name that the provider's API takes",
 		`[{name: a}, {name: b}, {name: a, images: true}]`:     "spec.model.fallbacks lists one model twice: keep one of them",
-		`[{name: "` + strings.Repeat("x", 201) + `"}]`:        "spec.model.fallbacks[0].name is longer than 200 bytes: use the name that the provider's API takes",
+		`[{name: "` + strings.Repeat("x", 201) + `"}]`:        "spec.model.fallbacks[0].name is over 200 bytes: use the name that the provider's API takes",
 	} {
 		got := ""
 		if problems := read(t, head+"spec:\n  model: {name: m, fallbacks: "+fallbacks+"}\n").Validate(v1alpha1.DefaultLimits()); len(problems) > 0 {

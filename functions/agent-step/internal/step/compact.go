@@ -112,7 +112,7 @@ func (p plan) summarise(c *postgres.Claim, turns [][]model.Turn, r model.Request
 // which each text that is too long keeps its beginning and its end.
 func (s *toSummarise) question(c *postgres.Claim, spec harness.ModelSpec, l limits) model.Request {
 	type line struct {
-		Who       string `json:"who"`
+		Who       string `json:"kind"`
 		Text      string `json:"text,omitempty"`
 		Tool      string `json:"tool,omitempty"`
 		Arguments string `json:"arguments,omitempty"`

@@ -114,7 +114,7 @@ func TestAttemptsAreSeenInTheTimeline(t *testing.T) {
 	for _, a := range steps[0].ModelAttempts {
 		got = append(got, fmt.Sprintf("%s %d %s/%s %q %d %d %q", a.Purpose, a.Attempts, a.Provider, a.Model, a.Reason, a.InputTokens, a.OutputTokens, a.Cost))
 	}
-	want := []string{`ANSWER 1 openai/first "OVERLOADED" 0 0 ""`, `ANSWER 2 openai/first "OVERLOADED" 0 0 ""`, `ANSWER 1 anthropic/second "" 1000 10 "0.000535"`}
+	want := []string{`TURN 1 openai/first "OVERLOADED" 0 0 ""`, `TURN 2 openai/first "OVERLOADED" 0 0 ""`, `TURN 1 anthropic/second "" 1000 10 "0.000535"`}
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Error(diff)
 	}
@@ -159,7 +159,7 @@ func TestTheNextTurnBeginsWithTheFirstModel(t *testing.T) {
 	}
 	b.exec(`UPDATE model_attempts SET created_at = now(), reason = 'OVERLOADED' WHERE model = 'first'`)
 	b.exec(`INSERT INTO model_attempts (session_id, agent_name, message_id, step_seq, attempts, purpose, provider, model, reason, millis)
-		SELECT session_id, agent_name, message_id, step_seq, 1, 'ANSWER', 'openai', 'first', 'OVERLOADED', 1 FROM model_attempts LIMIT 1`)
+		SELECT session_id, agent_name, message_id, step_seq, 1, 'TURN', 'openai', 'first', 'OVERLOADED', 1 FROM model_attempts LIMIT 1`)
 	if _, _, err := b.store.Accept(t.Context(), harness.ChannelWebhook, postgres.Inbound{Arrivals: []postgres.Arrival{{
 		Account: "hook", ProviderID: "3", Chat: "another", Message: harness.Message{ChannelUserID: "user", Text: "hello"},
 	}}}, ""); err != nil {

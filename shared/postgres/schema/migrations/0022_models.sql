@@ -17,7 +17,7 @@ CREATE TABLE model_attempts (
     message_id         text NOT NULL REFERENCES messages, -- of the turn
     step_seq           bigint NOT NULL,                -- of the step that it was asked for, which there may never be
     attempts           int NOT NULL,                   -- claims since the last commit, this one included
-    purpose            text NOT NULL CONSTRAINT attempt_purpose CHECK (purpose IN ('ANSWER', 'SUMMARY', 'GUARDRAIL')),
+    purpose            text NOT NULL CONSTRAINT attempt_purpose CHECK (purpose IN ('TURN', 'SUMMARY', 'GUARDRAIL')),
     provider           text NOT NULL,
     model              text NOT NULL,                  -- as it was asked for
     reason             text NOT NULL DEFAULT '',       -- why it gave no answer; empty: it gave one
