@@ -84,13 +84,7 @@ func anthropicParams(name string, req Request) anthropic.MessageNewParams {
 		params.System = []anthropic.TextBlockParam{{Text: req.System}}
 	}
 	params.Messages = anthropicHistory(name, req.Turns)
-	tools := req.Tools
-	if len(tools) == 0 {
-		if tools = calledTools(req.Turns); len(tools) > 0 { // calls of tools that are not defined are refused, also in a history
-			params.ToolChoice = anthropic.ToolChoiceUnionParam{OfNone: &anthropic.ToolChoiceNoneParam{}}
-		}
-	}
-	for _, tool := range tools {
+	for _, tool := range req.Tools {
 		definition := &anthropic.ToolParam{Name: tool.Name, InputSchema: anthropicSchema(tool.Parameters)}
 		if tool.Description != "" {
 			definition.Description = anthropic.String(tool.Description)

@@ -1,9 +1,6 @@
 package model
 
 import (
-	"slices"
-	"strings"
-
 	"github.com/anthropics/anthropic-sdk-go/v2"
 )
 
@@ -38,20 +35,4 @@ func anthropicCache(params *anthropic.MessageNewParams) {
 		}
 		marks--
 	}
-}
-
-// calledTools are the tools that turns have calls of, each once, by name, for a
-// request that offers none.
-func calledTools(turns []Turn) []Tool {
-	var tools []Tool
-	for _, turn := range turns {
-		for _, call := range turn.Calls {
-			name := wireName(call.Name)
-			if !slices.ContainsFunc(tools, func(t Tool) bool { return t.Name == name }) {
-				tools = append(tools, Tool{Name: name, Description: "It cannot be called any more."})
-			}
-		}
-	}
-	slices.SortFunc(tools, func(a, b Tool) int { return strings.Compare(a.Name, b.Name) })
-	return tools
 }
