@@ -1,6 +1,8 @@
 package model
 
 import (
+	"slices"
+
 	"github.com/anthropics/anthropic-sdk-go/v2"
 )
 
