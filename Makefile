@@ -59,7 +59,7 @@ test-temporal:
 # A module of its own too: Prometheus requires what every cloud requires.
 .PHONY: test-rules
 test-rules: ## test the rules and dashboards of config/components/monitoring with Prometheus' own tool (some minutes to compile, once)
-	@cd scripts/promtool && GOWORK=off CGO_ENABLED=0 go test -vet=off -count=1 $(ARGS) .
+	@cd scripts/promtool && export GOWORK=off CGO_ENABLED=0; go build -v -o /dev/null github.com/prometheus/prometheus/cmd/promtool |& $(progress); go tool promtool --version >/dev/null; go test -vet=off -count=1 $(ARGS) .
 
 # The TypeScript reference server comes from npm, at the versions of scripts/mcp.
 .PHONY: test-mcp

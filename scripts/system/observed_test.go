@@ -156,7 +156,7 @@ func (w *world) judgeTrace(spans []tracetest.Span, trace string) {
 		}
 	}
 	for _, want := range []string{
-		"webhook-ingest: POST /api/v1/channels/webhook/{name}", "agent-step: step", "agent-step: model", "sandbox-exec: exec", "sandbox-exec: sandbox start", "sandbox-exec: command",
+		"webhook-ingest: /api/v1/channels/webhook/{name}", "agent-step: step", "agent-step: model", "sandbox-exec: exec", "sandbox-exec: sandbox start", "sandbox-exec: command",
 		"management-api: decide-approval", "webhook-ingest: send",
 	} {
 		if names[want] == 0 {
