@@ -23,6 +23,7 @@ type Finding struct {
 	Done  int    `json:"done"`             // of them, those that got it
 	Left  int    `json:"left"`             // of them, those left to a later pass; more may wait behind them
 	Error string `json:"reason,omitempty"` // why the item stopped
+	Note  string `json:"note,omitempty"`   // why something is left, where that is no failure
 }
 
 // ClaimSweep takes the lease of the sweep. ErrNothingDue: somebody else has it.

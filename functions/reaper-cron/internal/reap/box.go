@@ -6,6 +6,7 @@ import (
 	"sync"
 	"time"
 
+	"tuluat.ai/harness/shared/harness"
 	"tuluat.ai/harness/shared/postgres"
 )
 
@@ -18,6 +19,7 @@ type box struct {
 
 	mu          sync.Mutex
 	found, done int
+	noted       string // why something is left that nobody but an operator can do
 }
 
 func (b *box) over() bool {
@@ -30,10 +32,17 @@ func (b *box) count(found, done int) {
 	b.found, b.done = b.found+found, b.done+done
 }
 
+// note says in the report why something is left; the pass is no failure for it.
+func (b *box) note(why error) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.noted = harness.MessageOf(why)
+}
+
 func (b *box) finding() postgres.Finding {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	return postgres.Finding{Found: b.found, Done: b.done, Left: b.found - b.done}
+	return postgres.Finding{Found: b.found, Done: b.done, Left: b.found - b.done, Note: b.noted}
 }
 
 // batches calls take until it finds less than a batch or the box is over. take

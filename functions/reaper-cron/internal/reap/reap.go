@@ -11,6 +11,7 @@ import (
 	"fmt"
 	"log/slog"
 	"runtime/debug"
+	"slices"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -57,6 +58,8 @@ type Store interface {
 	DeleteOldNotices(ctx context.Context, keep time.Duration, limit int) (int, error)
 	DeleteOldReports(ctx context.Context, keep time.Duration, limit int) (int, error)
 	DeleteMootAnnouncements(ctx context.Context, limit int) (int, error)
+
+	archiveStore
 }
 
 // Driver is what the sweep does to sandboxes.
@@ -75,6 +78,7 @@ type Poster interface {
 type Options struct {
 	Store   Store
 	Driver  Driver
+	Objects Objects // nil: no bucket, nothing is archived or dropped
 	Poster  Poster
 	Direct  map[Sink][]string // subscribers, for what the broker does not deliver
 	Batch   int               // rows an item takes at a time
@@ -143,19 +147,19 @@ type item struct {
 
 // items is every item, in the order of a pass: what people wait for first.
 func (r *Reaper) items() []item {
-	return append(append([]item{{"schedules", r.startScheduled}}, r.timers()...),
-		item{"sandboxes", r.endSandboxes},
-		item{"leaks", r.findLeaks},
-		item{"orphans", r.endOrphans},
-		item{"volumes", r.sweepVolumes},
-		item{"conversations", r.completeIdle},
-		item{"agent_status", r.freshenStatuses},
-		item{"log_partitions", r.createPartitions},
-		item{"old_inbox", r.deleteInbox},
-		item{"old_notices", r.deleteNotices},
-		item{"old_announcements", r.deleteAnnouncements},
-		item{"old_reports", r.deleteReports},
-	)
+	return slices.Concat([]item{{"schedules", r.startScheduled}}, r.timers(), []item{
+		{"sandboxes", r.endSandboxes},
+		{"leaks", r.findLeaks},
+		{"orphans", r.endOrphans},
+		{"volumes", r.sweepVolumes},
+		{"conversations", r.completeIdle},
+		{"agent_status", r.freshenStatuses},
+		{"log_partitions", r.createPartitions},
+		{"old_inbox", r.deleteInbox},
+		{"old_notices", r.deleteNotices},
+		{"old_announcements", r.deleteAnnouncements},
+		{"old_reports", r.deleteReports},
+	}, r.archiving())
 }
 
 // timers are the items that also run between passes.
