@@ -50,8 +50,8 @@ type LogArchive struct {
 	Replaces string // the object whose place it takes; mostly empty
 }
 
-// kept is the SQL for the days of a key of the agent's spec.logs.
-func kept(agent, key string, otherwise int) string {
+// logDaysOf is the SQL for the days of a key of the agent's spec.logs.
+func logDaysOf(agent, key string, otherwise int) string {
 	return fmt.Sprintf(`COALESCE((SELECT (r.spec->'logs'->>'%s')::int FROM agents a JOIN agent_revisions r USING (agent_name, revision) WHERE a.agent_name = %s), %d)`, key, agent, otherwise)
 }
 
@@ -75,7 +75,7 @@ func (s *Store) LogDaysDue(ctx context.Context, limit int) ([]LogDay, error) {
 				UNION ALL
 				SELECT (SELECT l.agent_name FROM `+of+` AND l.agent_name > g.agent_name ORDER BY l.agent_name LIMIT 1) FROM g WHERE g.agent_name IS NOT NULL
 			) SELECT agent_name FROM g WHERE agent_name IS NOT NULL) g
-		WHERE d.day + 1 + `+kept("g.agent_name", "retentionDays", harness.DefaultRetentionDays)+` <= `+todaySQL+`
+		WHERE d.day + 1 + `+logDaysOf("g.agent_name", "retentionDays", harness.DefaultRetentionDays)+` <= `+todaySQL+`
 		ORDER BY d.day, g.agent_name LIMIT $1`, []any{limit}, func(row pgx.CollectableRow) (LogDay, error) {
 		var d LogDay
 		return d, row.Scan(&d.Agent, &d.Day)
@@ -214,7 +214,7 @@ var errOtherEntries = errors.New("other entries than the object holds")
 // up or replaced, and those that are older than their agent keeps them.
 func (s *Store) ArchivesToRemove(ctx context.Context, limit int) ([]string, error) {
 	old := func(at string) string {
-		return at + ` + 1 + ` + kept("l.agent_name", "retentionDays", harness.DefaultRetentionDays) + ` + ` + kept("l.agent_name", "archiveDays", harness.DefaultArchiveDays) + ` <= ` + todaySQL
+		return at + ` + 1 + ` + logDaysOf("l.agent_name", "retentionDays", harness.DefaultRetentionDays) + ` + ` + logDaysOf("l.agent_name", "archiveDays", harness.DefaultArchiveDays) + ` <= ` + todaySQL
 	}
 	return list(ctx, s, `UPDATE log_archives SET state = 'REMOVING', updated_at = now() WHERE object_key IN (
 			SELECT object_key FROM log_archives WHERE state = 'REMOVING'

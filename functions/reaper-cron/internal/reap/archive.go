@@ -2,6 +2,7 @@ package reap
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"errors"
 	"io"
@@ -130,7 +131,7 @@ func (r *Reaper) putLogPart(ctx context.Context, a *postgres.LogArchive) (more b
 	if err != nil {
 		return false, err
 	}
-	err = r.Store.ReadLogDay(ctx, a.LogDay, archive.MaxEntries, func(v view.LogEntry) (bool, error) {
+	err = r.Store.ReadLogDay(ctx, a.LogDay, cmp.Or(r.PartEntries, archive.MaxEntries), func(v view.LogEntry) (bool, error) {
 		full, err := entries.Add(v)
 		return !full, err
 	})

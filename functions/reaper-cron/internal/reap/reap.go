@@ -82,8 +82,11 @@ type Options struct {
 	Poster  Poster
 	Direct  map[Sink][]string // subscribers, for what the broker does not deliver
 	Batch   int               // rows an item takes at a time
-	Stay    time.Duration     // how long a request stays for short timers; 0: one pass
-	Owner   string            // in leases
+
+	PartEntries int // log entries of one object; 0: archive.MaxEntries
+
+	Stay    time.Duration // how long a request stays for short timers; 0: one pass
+	Owner   string        // in leases
 	Log     *slog.Logger
 	Metrics prometheus.Registerer
 	Now     func() time.Time

@@ -10,7 +10,7 @@
 --   VERIFIED  read back and right; what it holds was deleted in the same commit
 --   REMOVING  to be deleted: replaced, given up or old
 CREATE TABLE IF NOT EXISTS log_archives (
-    object_key   text PRIMARY KEY,       -- names the bytes: it ends in the start of their digest
+    object_key   text COLLATE "C" PRIMARY KEY, -- names the bytes: it ends in the start of their digest
     kind         text NOT NULL CONSTRAINT archive_kind CHECK (kind IN ('ENTRIES', 'OUTPUT')),
     agent_name   text NOT NULL,
     state        text NOT NULL CONSTRAINT archive_state CHECK (state IN ('PENDING', 'STORED', 'VERIFIED', 'REMOVING')),
@@ -44,7 +44,7 @@ CREATE INDEX IF NOT EXISTS log_archives_open ON log_archives (updated_at) WHERE 
 -- one session reads, and what forgetting a person rewrites.
 CREATE TABLE IF NOT EXISTS log_archive_sessions (
     session_id text NOT NULL,
-    object_key text NOT NULL REFERENCES log_archives ON DELETE CASCADE,
+    object_key text COLLATE "C" NOT NULL REFERENCES log_archives ON DELETE CASCADE,
     PRIMARY KEY (session_id, object_key)
 );
 CREATE INDEX IF NOT EXISTS log_archive_sessions_object ON log_archive_sessions (object_key);
