@@ -34,8 +34,12 @@ func build(ctx context.Context, env function.Env) (*function.Function, error) {
 	if err != nil {
 		return nil, err
 	}
+	objects, err := openArchive(cfg.archive, env)
+	if err != nil {
+		return nil, err
+	}
 	handler := api.New(api.Options{
-		Store: store, Resources: resources, Access: callers, Limits: cfg.rate, Publish: publisher.Publish,
+		Store: store, Objects: objects, Resources: resources, Access: callers, Limits: cfg.rate, Publish: publisher.Publish,
 		Log: env.Log, Now: time.Now, Drain: ctx.Done(), StreamTime: cfg.streamTime, OpenDocs: cfg.openDocs, Temporal: cfg.temporal,
 	})
 	return &function.Function{Routes: map[string]http.Handler{"/": handler}}, nil

@@ -70,7 +70,7 @@ func (w *archived) everything() (found map[string]int, live int) {
 		last := view.LogEntry{CreatedAt: a.Newest.At, ID: a.Newest.ID}
 		n := 0
 		if err := archive.ReadEntries(data, view.Place{}, func(v view.LogEntry) (bool, error) {
-			if n > 0 && !v.CreatedAt.Before(last.CreatedAt) || n == 0 && (v.ID != last.ID || !v.CreatedAt.Equal(last.CreatedAt)) {
+			if n > 0 && (v.CreatedAt.After(last.CreatedAt) || v.CreatedAt.Equal(last.CreatedAt) && v.ID >= last.ID) || n == 0 && (v.ID != last.ID || !v.CreatedAt.Equal(last.CreatedAt)) {
 				w.t.Errorf("%s: entry %d of %s comes behind %s", a.Key, n, v.CreatedAt, last.CreatedAt)
 			}
 			if v.Agent != a.Agent || v.Node != "n" || v.Level != "INFO" {

@@ -60,6 +60,7 @@ type Store interface {
 	DeleteMootAnnouncements(ctx context.Context, limit int) (int, error)
 
 	archiveStore
+	forgetStore
 }
 
 // Driver is what the sweep does to sandboxes.
@@ -155,6 +156,7 @@ func (r *Reaper) items() []item {
 		{"leaks", r.findLeaks},
 		{"orphans", r.endOrphans},
 		{"volumes", r.sweepVolumes},
+		{"forget", r.forget},
 		{"conversations", r.completeIdle},
 		{"agent_status", r.freshenStatuses},
 		{"log_partitions", r.createPartitions},

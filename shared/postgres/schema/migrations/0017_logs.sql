@@ -24,7 +24,7 @@ CREATE TABLE IF NOT EXISTS log_archives (
     first_log_id bigint,
     last_at      timestamptz,              -- ENTRIES: the newest
     last_log_id  bigint,
-    execution_id text REFERENCES executions ON DELETE CASCADE, -- OUTPUT
+    execution_id text REFERENCES executions, -- OUTPUT: which stays while an object has its output
     stream       text CONSTRAINT archive_stream CHECK (stream IN ('stdout', 'stderr')),
     start_byte   bigint,                   -- OUTPUT: the first one of the stream that it holds
     end_byte     bigint,                   -- OUTPUT: the one behind the last
@@ -72,6 +72,165 @@ CREATE TABLE IF NOT EXISTS forget_requests (
     ended_at        timestamptz
 );
 CREATE UNIQUE INDEX IF NOT EXISTS forget_open ON forget_requests (person_digest) WHERE state <> 'DONE';
+
+-- forget_sessions: what a request is about; whole: nobody else wrote there.
+CREATE TABLE IF NOT EXISTS forget_sessions (
+    forget_request_id text NOT NULL REFERENCES forget_requests,
+    session_id        text NOT NULL,
+    whole             boolean NOT NULL,
+    PRIMARY KEY (forget_request_id, session_id)
+);
+
+-- What a deleted row is looked up by in those that refer to it.
+DROP INDEX CONCURRENTLY IF EXISTS replies_file;
+CREATE INDEX CONCURRENTLY replies_file ON replies (attachment_id) WHERE attachment_id IS NOT NULL;
+DROP INDEX CONCURRENTLY IF EXISTS guardrail_verdicts_message;
+CREATE INDEX CONCURRENTLY guardrail_verdicts_message ON guardrail_verdicts (message_id) WHERE message_id IS NOT NULL;
+DROP INDEX CONCURRENTLY IF EXISTS guardrail_verdicts_step;
+CREATE INDEX CONCURRENTLY guardrail_verdicts_step ON guardrail_verdicts (step_id) WHERE step_id IS NOT NULL;
+DROP INDEX CONCURRENTLY IF EXISTS guardrail_verdicts_call;
+CREATE INDEX CONCURRENTLY guardrail_verdicts_call ON guardrail_verdicts (tool_call_id) WHERE tool_call_id IS NOT NULL;
+DROP INDEX CONCURRENTLY IF EXISTS node_visits_child;
+CREATE INDEX CONCURRENTLY node_visits_child ON node_visits (child_session) WHERE child_session IS NOT NULL;
+
+-- +goose StatementBegin
+-- forget_count adds n rows of what to the report of a request.
+CREATE OR REPLACE FUNCTION forget_count(request text, what text, n bigint) RETURNS void LANGUAGE sql AS $$
+    UPDATE forget_requests SET report = jsonb_set(report, ARRAY[what], to_jsonb(COALESCE((report->>what)::bigint, 0) + n)), updated_at = now()
+    WHERE forget_request_id = request AND n > 0;
+$$;
+-- +goose StatementEnd
+
+-- +goose StatementBegin
+-- forget_begin finds the sessions of the person of a request and ends those that
+-- are open. What the person writes later is not of this request.
+CREATE OR REPLACE FUNCTION forget_begin(request text) RETURNS void LANGUAGE plpgsql SECURITY DEFINER SET search_path = public AS $$
+DECLARE
+    r forget_requests;
+    ours text[];
+BEGIN
+    SELECT * INTO r FROM forget_requests WHERE forget_request_id = request AND state = 'PENDING' FOR UPDATE;
+    IF NOT FOUND THEN
+        RETURN;
+    END IF;
+    INSERT INTO forget_sessions (forget_request_id, session_id, whole)
+    WITH RECURSIVE base AS (
+        SELECT m.session_id FROM messages m JOIN sessions s USING (session_id) WHERE m.direction = 'INBOUND' AND m.channel_user_id = r.channel_user_id AND s.channel = r.channel
+        UNION SELECT s.session_id FROM sessions s WHERE s.channel = r.channel AND s.chat = r.channel_user_id
+    ), judged AS (
+        SELECT b.session_id, NOT EXISTS (SELECT 1 FROM messages o WHERE o.session_id = b.session_id AND o.direction = 'INBOUND' AND o.channel_user_id <> r.channel_user_id) AS whole FROM base b
+    ), whole AS (
+        SELECT session_id FROM judged WHERE judged.whole
+        UNION
+        SELECT c.session_id FROM whole w JOIN sessions c ON c.origin_session = w.session_id
+            OR c.parent_visit IN (SELECT v.visit_id FROM node_visits v WHERE v.session_id = w.session_id)
+    )
+    SELECT request, w.session_id, true FROM whole w UNION SELECT request, j.session_id, false FROM judged j WHERE NOT j.whole
+    ON CONFLICT DO NOTHING;
+    SELECT array_agg(f.session_id ORDER BY f.session_id) INTO ours FROM forget_sessions f WHERE f.forget_request_id = request AND f.whole;
+    PERFORM 1 FROM sessions WHERE session_id = ANY (ours) ORDER BY session_id FOR NO KEY UPDATE;
+    UPDATE sessions SET state = 'CANCELLED', reason = 'forgotten', due_at = NULL, retry_at = NULL, lease_owner = NULL, lease_until = NULL, lease_token = lease_token + 1,
+        updated_at = now(), ended_at = now() WHERE session_id = ANY (ours) AND state NOT IN ('COMPLETED', 'CANCELLED');
+    DELETE FROM outbox WHERE subject = ANY (ours);
+    UPDATE messages SET state = 'DONE' WHERE session_id = ANY (ours) AND state IN ('PENDING', 'RUNNING');
+    UPDATE tool_calls SET state = 'FAILED', result = '', ended_at = now() WHERE session_id = ANY (ours) AND state IN ('PENDING', 'RUNNING');
+    UPDATE node_visits SET state = 'CANCELLED', due_at = NULL, ended_at = now() WHERE session_id = ANY (ours) AND state IN ('PENDING', 'RUNNING', 'WAITING');
+    UPDATE approvals SET state = 'CANCELLED', reason = 'forgotten', decided_at = now() WHERE session_id = ANY (ours) AND state = 'PENDING';
+    UPDATE executions SET state = 'CANCELLED', reason = 'forgotten', due_at = NULL, ended_at = now() WHERE session_id = ANY (ours) AND state = 'PENDING';
+    UPDATE executions SET cancelled_at = now(), due_at = CASE WHEN lease_owner IS NULL THEN now() ELSE due_at END WHERE session_id = ANY (ours) AND state = 'RUNNING' AND cancelled_at IS NULL;
+    UPDATE sandboxes SET state = 'TERMINATING', reason = 'OPERATOR', updated_at = now() - interval '1 hour' WHERE session_id = ANY (ours) AND state IN ('CREATING', 'READY');
+    UPDATE forget_requests SET state = 'RUNNING', updated_at = now() WHERE forget_request_id = request;
+END $$;
+-- +goose StatementEnd
+
+-- +goose StatementBegin
+-- forget_session deletes one session of a request that has ended, and all that is
+-- of it. Its objects are gone by then, and its log entries.
+CREATE OR REPLACE FUNCTION forget_session(request text, s text) RETURNS void LANGUAGE plpgsql SECURITY DEFINER SET search_path = public AS $$
+DECLARE
+    what text[];
+    n bigint;
+BEGIN
+    PERFORM 1 FROM forget_requests WHERE forget_request_id = request FOR UPDATE;
+    PERFORM 1 FROM forget_sessions f WHERE f.forget_request_id = request AND f.session_id = s AND f.whole;
+    IF NOT FOUND OR EXISTS (SELECT 1 FROM log_archives a JOIN executions e USING (execution_id) WHERE e.session_id = s) THEN
+        RAISE EXCEPTION 'the session is not one of the request, or the archive has output of it';
+    END IF;
+    -- Cards in the conversations of those who were asked say what it was about.
+    UPDATE messages SET text = '' WHERE message_id IN (SELECT r.message_id FROM replies r JOIN approvals a USING (approval_id) WHERE a.session_id = s AND r.session_id <> s);
+    UPDATE replies SET text = '', approval_id = NULL WHERE approval_id IN (SELECT approval_id FROM approvals WHERE session_id = s) AND session_id <> s;
+    UPDATE node_visits SET child_session = NULL WHERE child_session = s;
+    UPDATE messages SET in_reply_to = NULL WHERE session_id = s AND in_reply_to IS NOT NULL;
+    FOREACH what SLICE 1 IN ARRAY ARRAY[
+        ['approval_votes', 'approval_id IN (SELECT approval_id FROM approvals WHERE session_id = $1)'],
+        ['approval_grants', 'session_id = $1 OR approval_id IN (SELECT approval_id FROM approvals WHERE session_id = $1)'],
+        ['approval_events', 'approval_id IN (SELECT approval_id FROM approvals WHERE session_id = $1)'],
+        ['temporal_signals', 'session_id = $1'],
+        ['guardrail_verdicts', 'session_id = $1'],
+        ['attachment_placements', 'attachment_id IN (SELECT attachment_id FROM attachments WHERE session_id = $1) OR sandbox_id IN (SELECT sandbox_id FROM sandboxes WHERE session_id = $1)'],
+        ['skill_placements', 'sandbox_id IN (SELECT sandbox_id FROM sandboxes WHERE session_id = $1)'],
+        ['replies', 'session_id = $1'],
+        ['attachments', 'session_id = $1'],
+        ['approvals', 'session_id = $1'],
+        ['tool_calls', 'session_id = $1'],
+        ['steps', 'session_id = $1'],
+        ['session_events', 'session_id = $1'],
+        ['session_skills', 'session_id = $1'],
+        ['workflow_starts', 'session_id = $1'],
+        ['node_visits', 'session_id = $1'],
+        ['execution_output', 'execution_id IN (SELECT execution_id FROM executions WHERE session_id = $1)'],
+        ['executions', 'session_id = $1'],
+        ['sandboxes', 'session_id = $1'],
+        ['outbox', 'session_id = $1'],
+        ['dead_letters', 'session_id = $1'],
+        ['messages', 'session_id = $1'],
+        ['sessions', 'session_id = $1']] LOOP
+        EXECUTE format('DELETE FROM %I WHERE %s', what[1], what[2]) USING s;
+        GET DIAGNOSTICS n = ROW_COUNT;
+        PERFORM forget_count(request, what[1], n);
+    END LOOP;
+END $$;
+-- +goose StatementEnd
+
+-- +goose StatementBegin
+-- forget_person deletes what is of the person and of no session, empties what they
+-- wrote where others write too, and ends the request. Nothing of theirs is left
+-- that it has not named.
+CREATE OR REPLACE FUNCTION forget_person(request text) RETURNS void LANGUAGE plpgsql SECURITY DEFINER SET search_path = public AS $$
+DECLARE
+    r forget_requests;
+    what text[];
+    n bigint;
+BEGIN
+    SELECT * INTO r FROM forget_requests WHERE forget_request_id = request AND state = 'RUNNING' FOR UPDATE;
+    IF NOT FOUND THEN
+        RETURN;
+    END IF;
+    UPDATE attachments a SET file_name = '', provider_id = '', digest = '', updated_at = now() FROM messages m JOIN forget_sessions f USING (session_id)
+        WHERE a.message_id = m.message_id AND f.forget_request_id = request AND m.direction = 'INBOUND' AND m.channel_user_id = r.channel_user_id;
+    UPDATE messages m SET text = '', metadata = '{}', shown_text = CASE WHEN m.shown_text IS NULL THEN NULL ELSE '' END, channel_user_id = ''
+        FROM forget_sessions f WHERE f.forget_request_id = request AND f.session_id = m.session_id AND m.direction = 'INBOUND' AND m.channel_user_id = r.channel_user_id;
+    GET DIAGNOSTICS n = ROW_COUNT;
+    PERFORM forget_count(request, 'emptied', n);
+    SELECT count(*) INTO n FROM forget_sessions f WHERE f.forget_request_id = request AND NOT f.whole;
+    PERFORM forget_count(request, 'shared', n);
+    FOREACH what SLICE 1 IN ARRAY ARRAY[
+        ['notices', 'channel = $1 AND (channel_user_id = $2 OR chat = $2)'],
+        ['chat_aliases', 'channel = $1 AND (alias = $2 OR chat = $2)'],
+        ['pairings', 'channel = $1 AND chat = $2'],
+        ['chats', 'channel = $1 AND chat = $2'],
+        ['budget_usage', 'scope = ''USER_DAY'' AND right(subject, length($1 || $2) + 2) = '' '' || $1 || '' '' || $2']] LOOP
+        EXECUTE format('DELETE FROM %I WHERE %s', what[1], what[2]) USING r.channel, r.channel_user_id;
+        GET DIAGNOSTICS n = ROW_COUNT;
+        PERFORM forget_count(request, what[1], n);
+    END LOOP;
+    DELETE FROM forget_sessions WHERE forget_request_id = request;
+    UPDATE forget_requests SET state = 'DONE', reason = '', channel_user_id = '', ended_at = now(), updated_at = now() WHERE forget_request_id = request;
+    INSERT INTO audit_log (actor, action, object, after) SELECT requested_by, 'forget people.tuluat.ai', forget_request_id, jsonb_build_object('state', state, 'report', report) FROM forget_requests WHERE forget_request_id = request;
+END $$;
+-- +goose StatementEnd
+REVOKE ALL ON FUNCTION forget_count, forget_begin, forget_session, forget_person FROM PUBLIC;
+GRANT EXECUTE ON FUNCTION forget_begin, forget_session, forget_person TO tuluat_reaper_cron;
 
 -- A partition is detached by the table's owner only, and never inside of a
 -- function: the tables of the log belong to a role that the sweep's is a member of.
@@ -159,6 +318,8 @@ GRANT SELECT ON agent_revisions TO tuluat_reaper_cron;
 GRANT SELECT, INSERT, UPDATE, DELETE ON log_archives, log_archive_sessions TO tuluat_reaper_cron;
 GRANT INSERT, UPDATE, DELETE ON execution_output TO tuluat_reaper_cron;
 GRANT SELECT, UPDATE ON forget_requests TO tuluat_reaper_cron;
+GRANT SELECT ON forget_sessions TO tuluat_reaper_cron;
+GRANT SELECT, UPDATE (state, reason, object_key, updated_at) ON attachments TO tuluat_reaper_cron;
 
 -- What is shown: archived entries and output, and requests to forget.
 GRANT SELECT ON log_archives, log_archive_sessions, forget_requests TO tuluat_management_api;
