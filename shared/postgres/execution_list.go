@@ -21,12 +21,12 @@ type ExecutionFilter struct {
 }
 
 const executionColumns = `e.execution_id, e.session_id, e.agent_name, e.cause, e.cause_id, e.command, e.state, e.reason, COALESCE(e.sandbox_id, ''), e.exit_code,
-	e.stdout_bytes, e.stderr_bytes, e.created_at, e.started_at, e.ended_at`
+	e.stdout_bytes, e.stderr_bytes, e.output_lost, e.created_at, e.started_at, e.ended_at`
 
 func readExecution(row pgx.CollectableRow) (view.Execution, error) {
 	var v view.Execution
 	err := row.Scan(&v.ID, &v.Session, &v.Agent, &v.Cause, &v.CauseID, &v.Command, &v.State, &v.Reason, &v.Sandbox, &v.ExitCode,
-		&v.StdoutBytes, &v.StderrBytes, &v.CreatedAt, &v.StartedAt, &v.EndedAt)
+		&v.StdoutBytes, &v.StderrBytes, &v.OutputLost, &v.CreatedAt, &v.StartedAt, &v.EndedAt)
 	return v, err
 }
 

@@ -44,11 +44,11 @@ type ArchiveSum struct {
 // ArchiveSums returns up to limit of them behind a key, in the order of the bytes
 // of their keys, as a bucket lists them.
 func (s *Store) ArchiveSums(ctx context.Context, after string, limit int) ([]ArchiveSum, error) {
-	return list(ctx, s, `SELECT object_key, state, sha256, size_bytes FROM log_archives WHERE object_key > $1 ORDER BY object_key LIMIT $2`,
+	return list(ctx, s, `SELECT object_key, state, digest, size_bytes FROM log_archives WHERE object_key > $1 ORDER BY object_key LIMIT $2`,
 		[]any{after, limit}, pgx.RowToStructByPos[ArchiveSum])
 }
 
 // ArchiveSum returns that of one object. harness.NotFound: there is no row.
 func (s *Store) ArchiveSum(ctx context.Context, key string) (ArchiveSum, error) {
-	return one(ctx, s, "object of the archive", `SELECT object_key, state, sha256, size_bytes FROM log_archives WHERE object_key = $1`, []any{key}, pgx.RowToStructByPos[ArchiveSum])
+	return one(ctx, s, "object of the archive", `SELECT object_key, state, digest, size_bytes FROM log_archives WHERE object_key = $1`, []any{key}, pgx.RowToStructByPos[ArchiveSum])
 }

@@ -38,7 +38,7 @@ func (s *Store) OutputsDue(ctx context.Context, limit int) ([]OutputDue, error) 
 		[]any{limit}, pgx.RowToStructByPos[OutputDue])
 }
 
-const outputArchiveColumns = `object_key, state, agent_name, execution_id, stream, start_byte, end_byte, sha256, size_bytes`
+const outputArchiveColumns = `object_key, state, agent_name, execution_id, stream, start_byte, end_byte, digest, size_bytes`
 
 // OutputParts returns the objects with output of a command, in order per stream,
 // without those that are to be removed.
@@ -81,7 +81,7 @@ func (s *Store) PlanOutputArchive(ctx context.Context, a OutputArchive) error {
 	return s.archiveRow(ctx, `WITH other AS (
 			UPDATE log_archives SET state = 'REMOVING', reason = 'its bytes were others when it was made again', updated_at = now()
 			WHERE kind = 'OUTPUT' AND execution_id = $3 AND stream = $4 AND start_byte = $5 AND state IN ('PENDING', 'STORED') AND object_key <> $1
-		) INSERT INTO log_archives AS l (object_key, kind, agent_name, state, execution_id, stream, start_byte, end_byte, sha256, size_bytes)
+		) INSERT INTO log_archives AS l (object_key, kind, agent_name, state, execution_id, stream, start_byte, end_byte, digest, size_bytes)
 		VALUES ($1, 'OUTPUT', $2, 'PENDING', $3, $4, $5, $6, $7, $8)
 		ON CONFLICT (object_key) DO UPDATE SET state = 'PENDING', updated_at = now() WHERE l.state IN ('PENDING', 'STORED')`,
 		a.Key, a.Agent, a.Execution, a.Stream, a.Start, a.End, a.SHA256, a.Size)
@@ -133,7 +133,7 @@ func (s *Store) OutputArchived(ctx context.Context, id harness.ExecutionID) erro
 // OutputArchiveAt returns the object that has the byte at offset of a stream, and
 // how long that is. harness.NotFound: none has.
 func (s *Store) OutputArchiveAt(ctx context.Context, id harness.ExecutionID, stream string, offset int64) (a OutputArchive, total int64, err error) {
-	err = s.pool.QueryRow(ctx, `SELECT a.object_key, a.state, a.agent_name, a.execution_id, a.stream, a.start_byte, a.end_byte, a.sha256, a.size_bytes,
+	err = s.pool.QueryRow(ctx, `SELECT a.object_key, a.state, a.agent_name, a.execution_id, a.stream, a.start_byte, a.end_byte, a.digest, a.size_bytes,
 			greatest(CASE WHEN a.stream = 'stdout' THEN e.stdout_bytes ELSE e.stderr_bytes END,
 				(SELECT max(o.start_byte + length(o.data)) FROM execution_output o WHERE o.execution_id = a.execution_id AND o.stream = a.stream))
 		FROM log_archives a JOIN executions e USING (execution_id)

@@ -13,7 +13,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"tuluat.ai/harness/functions/management-api/internal/access"
-	"tuluat.ai/harness/shared/archive"
+	"tuluat.ai/harness/shared/archive/part"
 	"tuluat.ai/harness/shared/harness"
 	"tuluat.ai/harness/shared/harness/view"
 	"tuluat.ai/harness/shared/postgres"
@@ -21,10 +21,10 @@ import (
 
 // archived puts entries into an object of the archive, as the sweep does, and
 // takes them out of Postgres.
-func (w *world) archived(agent harness.AgentName, day time.Time, part int, entries []view.LogEntry) string {
+func (w *world) archived(agent harness.AgentName, day time.Time, number int, entries []view.LogEntry) string {
 	w.T.Helper()
 	ctx := w.T.Context()
-	object, err := archive.NewEntries()
+	object, err := part.NewEntries()
 	if err != nil {
 		w.T.Fatal(err)
 	}
@@ -41,10 +41,10 @@ func (w *world) archived(agent harness.AgentName, day time.Time, part int, entri
 		w.T.Fatal(err)
 	}
 	a := postgres.LogArchive{
-		LogDay: postgres.LogDay{Agent: agent, Day: day}, Part: part, SHA256: sum.SHA256, Size: sum.Size, Entries: object.Count,
+		LogDay: postgres.LogDay{Agent: agent, Day: day}, Part: number, SHA256: sum.SHA256, Size: sum.Size, Entries: object.Count,
 		Oldest: postgres.LogPlace{At: object.Oldest.CreatedAt, ID: object.Oldest.ID}, Newest: postgres.LogPlace{At: object.Newest.CreatedAt, ID: object.Newest.ID},
 	}
-	a.Key = archive.EntriesKey(agent, day, part, sum)
+	a.Key = part.EntriesKey(agent, day, number, sum)
 	var sessions []harness.SessionID
 	for id := range object.Sessions {
 		sessions = append(sessions, id)
@@ -100,11 +100,11 @@ func (w *world) spread(n int, from time.Time) []view.LogEntry {
 	rows.Close()
 	for key, entries := range of {
 		var agent string
-		var day, part int
-		if _, err := fmt.Sscan(key, &agent, &day, &part); err != nil {
+		var day, number int
+		if _, err := fmt.Sscan(key, &agent, &day, &number); err != nil {
 			w.T.Fatal(err)
 		}
-		w.archived(harness.AgentName(agent), from.AddDate(0, 0, day), part+1, entries)
+		w.archived(harness.AgentName(agent), from.AddDate(0, 0, day), number+1, entries)
 	}
 	slices.SortFunc(all, newest)
 	return all
@@ -220,16 +220,16 @@ func TestTheArchiveIsChecked(t *testing.T) {
 	flipped[len(flipped)/3] ^= 4
 	w.bucket.Set(keys[1], flipped)
 	w.bucket.Set(keys[3], nil)
-	w.bucket.Set(archive.Prefix+"entries/0", []byte("who is this?"))
+	w.bucket.Set(part.Prefix+"entries/0", []byte("who is this?"))
 	w.bucket.Set("media/other", []byte("not of the archive"))
-	w.Exec(`INSERT INTO log_archives (object_key, kind, agent_name, state, sha256, size_bytes, day, part, first_at, first_log_id, last_at, last_log_id)
+	w.Exec(`INSERT INTO log_archives (object_key, kind, agent_name, state, digest, size_bytes, day, part, first_at, first_log_id, last_at, last_log_id)
 		VALUES ('logs/v1/on-its-way', 'ENTRIES', 'coder', 'PENDING', '', 0, '2020-01-01', 1, now(), 1, now(), 1)`)
 	findings, _ := check()
 	got := map[string]view.ArchiveProblem{}
 	for _, f := range findings {
 		got[f.Key] = f.Problem
 	}
-	want := map[string]view.ArchiveProblem{keys[1]: view.ArchiveChanged, keys[3]: view.ArchiveMissing, archive.Prefix + "entries/0": view.ArchiveUnknown}
+	want := map[string]view.ArchiveProblem{keys[1]: view.ArchiveChanged, keys[3]: view.ArchiveMissing, part.Prefix + "entries/0": view.ArchiveUnknown}
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Error(diff)
 	}
@@ -253,11 +253,11 @@ func TestOutputOfTheArchive(t *testing.T) {
 	w.Exec(`UPDATE executions SET stdout_bytes = $2 WHERE execution_id = $1`, r.execution, len(text))
 	w.Exec(`DELETE FROM execution_output`)
 	w.Exec(`INSERT INTO execution_output (execution_id, stream, start_byte, data) VALUES ($1, 'stdout', 0, $2)`, r.execution, []byte(text))
-	data, sum, err := archive.Compressed([]byte(text))
+	data, sum, err := part.Compressed([]byte(text))
 	if err != nil {
 		t.Fatal(err)
 	}
-	a := postgres.OutputArchive{Key: archive.OutputKey(r.execution, "stdout", 0, sum), Agent: "coder", Execution: r.execution, Stream: "stdout", End: int64(len(text)), SHA256: sum.SHA256, Size: sum.Size}
+	a := postgres.OutputArchive{Key: part.OutputKey(r.execution, "stdout", 0, sum), Agent: "coder", Execution: r.execution, Stream: "stdout", End: int64(len(text)), SHA256: sum.SHA256, Size: sum.Size}
 	w.bucket.Set(a.Key, data)
 	for _, err := range []error{w.Store.PlanOutputArchive(t.Context(), a), w.Store.ArchivePut(t.Context(), a.Key), w.Store.OutputArchiveVerified(t.Context(), a.Key), w.Store.OutputArchived(t.Context(), r.execution)} {
 		if err != nil {

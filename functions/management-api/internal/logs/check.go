@@ -4,7 +4,7 @@ import (
 	"context"
 	"errors"
 
-	"tuluat.ai/harness/shared/archive"
+	"tuluat.ai/harness/shared/archive/part"
 	"tuluat.ai/harness/shared/harness"
 	"tuluat.ai/harness/shared/harness/view"
 	"tuluat.ai/harness/shared/postgres"
@@ -19,7 +19,7 @@ func (r *Reader) Check(ctx context.Context, after string, limit int) (view.Archi
 	}
 	// The bucket before the rows: a row is there before its object and goes after
 	// it. What changed in between is looked at again, by its key.
-	objects, more, err := r.Objects.List(ctx, archive.Prefix, after, limit)
+	objects, more, err := r.Objects.List(ctx, part.Prefix, after, limit)
 	if err != nil {
 		return out, err
 	}
@@ -77,12 +77,12 @@ func (r *Reader) known(ctx context.Context, out *view.ArchiveCheck, row postgres
 	if row.State != postgres.ArchiveVerified {
 		return nil
 	}
-	err := archive.Verify(ctx, r.Objects, row.Key, archive.Sum{SHA256: row.SHA256, Size: row.Size})
+	err := part.Verify(ctx, r.Objects, row.Key, part.Sum{SHA256: row.SHA256, Size: row.Size})
 	problem := view.ArchiveProblem("")
 	switch {
-	case errors.Is(err, archive.ErrMissing):
+	case errors.Is(err, part.ErrMissing):
 		problem = view.ArchiveMissing
-	case errors.Is(err, archive.ErrChanged):
+	case errors.Is(err, part.ErrChanged):
 		problem = view.ArchiveChanged
 	case err != nil:
 		return err

@@ -13,6 +13,7 @@ import (
 	"strings"
 
 	"tuluat.ai/harness/shared/archive"
+	"tuluat.ai/harness/shared/archive/part"
 	"tuluat.ai/harness/shared/harness"
 	"tuluat.ai/harness/shared/harness/view"
 	"tuluat.ai/harness/shared/postgres"
@@ -95,17 +96,17 @@ func (r *Reader) List(ctx context.Context, f postgres.LogFilter, after view.Plac
 
 // read adds what an object has for the page.
 func (r *Reader) read(ctx context.Context, a postgres.LogArchive, p *page) error {
-	data, err := r.fetch(ctx, a.Key, archive.Sum{SHA256: a.SHA256, Size: a.Size})
+	data, err := r.fetch(ctx, a.Key, part.Sum{SHA256: a.SHA256, Size: a.Size})
 	if err != nil {
 		return err
 	}
 	defer r.leave()
 	p.objects++
-	return archive.ReadEntries(data, p.after, func(v view.LogEntry) (bool, error) { return p.take(v), nil })
+	return part.ReadEntries(data, p.after, func(v view.LogEntry) (bool, error) { return p.take(v), nil })
 }
 
 // fetch reads an object into memory; its caller leaves when it is done with that.
-func (r *Reader) fetch(ctx context.Context, key string, want archive.Sum) ([]byte, error) {
+func (r *Reader) fetch(ctx context.Context, key string, want part.Sum) ([]byte, error) {
 	if r.Objects == nil {
 		return nil, errNoBucket
 	}
@@ -114,7 +115,7 @@ func (r *Reader) fetch(ctx context.Context, key string, want archive.Sum) ([]byt
 	case <-ctx.Done():
 		return nil, harness.Wrap(harness.Unavailable, context.Cause(ctx), "too many read the archive")
 	}
-	data, err := archive.Fetch(ctx, r.Objects, key, want)
+	data, err := part.Fetch(ctx, r.Objects, key, want)
 	if err != nil {
 		r.leave()
 	}
@@ -221,12 +222,12 @@ func (r *Reader) Output(ctx context.Context, id harness.ExecutionID, stream stri
 	if err != nil {
 		return view.Output{}, err
 	}
-	text, err := r.fetch(ctx, a.Key, archive.Sum{SHA256: a.SHA256, Size: a.Size})
+	text, err := r.fetch(ctx, a.Key, part.Sum{SHA256: a.SHA256, Size: a.Size})
 	if err != nil {
 		return view.Output{}, err
 	}
 	defer r.leave()
-	printed, err := archive.Decompressed(text)
+	printed, err := part.Decompressed(text)
 	if err != nil {
 		return view.Output{}, err
 	}

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"tuluat.ai/harness/shared/archive"
+	"tuluat.ai/harness/shared/archive/part"
 	"tuluat.ai/harness/shared/harness"
 	"tuluat.ai/harness/shared/harness/view"
 	"tuluat.ai/harness/shared/postgres"
@@ -113,7 +114,7 @@ func (r *Reaper) archiveLogPart(ctx context.Context, day postgres.LogDay) (more 
 			return false, err
 		}
 	}
-	if err := r.readBack(ctx, a.Key, archive.Sum{SHA256: a.SHA256, Size: a.Size}); err != nil {
+	if err := r.readBack(ctx, a.Key, part.Sum{SHA256: a.SHA256, Size: a.Size}); err != nil {
 		return false, err
 	}
 	done, err := r.Store.LogArchiveVerified(ctx, a)
@@ -127,11 +128,11 @@ func (r *Reaper) archiveLogPart(ctx context.Context, day postgres.LogDay) (more 
 // entries give the same bytes and key, so that a part that was planned before is
 // that one again, unless entries came late.
 func (r *Reaper) putLogPart(ctx context.Context, a *postgres.LogArchive) (more bool, err error) {
-	entries, err := archive.NewEntries()
+	entries, err := part.NewEntries()
 	if err != nil {
 		return false, err
 	}
-	err = r.Store.ReadLogDay(ctx, a.LogDay, cmp.Or(r.PartEntries, archive.MaxEntries), func(v view.LogEntry) (bool, error) {
+	err = r.Store.ReadLogDay(ctx, a.LogDay, cmp.Or(r.PartEntries, part.MaxEntries), func(v view.LogEntry) (bool, error) {
 		full, err := entries.Add(v)
 		return !full, err
 	})
@@ -146,13 +147,13 @@ func (r *Reaper) putLogPart(ctx context.Context, a *postgres.LogArchive) (more b
 	return true, r.put(ctx, a.Key, data)
 }
 
-func described(a *postgres.LogArchive, entries *archive.Entries, sum archive.Sum) {
-	a.Key, a.SHA256, a.Size, a.Entries = archive.EntriesKey(a.Agent, a.Day, a.Part, sum), sum.SHA256, sum.Size, entries.Count
+func described(a *postgres.LogArchive, entries *part.Entries, sum part.Sum) {
+	a.Key, a.SHA256, a.Size, a.Entries = part.EntriesKey(a.Agent, a.Day, a.Part, sum), sum.SHA256, sum.Size, entries.Count
 	a.Oldest = postgres.LogPlace{At: entries.Oldest.CreatedAt, ID: entries.Oldest.ID}
 	a.Newest = postgres.LogPlace{At: entries.Newest.CreatedAt, ID: entries.Newest.ID}
 }
 
-func sessionsOf(entries *archive.Entries) []harness.SessionID {
+func sessionsOf(entries *part.Entries) []harness.SessionID {
 	sessions := make([]harness.SessionID, 0, len(entries.Sessions))
 	for id := range entries.Sessions {
 		sessions = append(sessions, id)
@@ -170,9 +171,9 @@ func (r *Reaper) put(ctx context.Context, key string, data []byte) error {
 
 // readBack fails, and says in the row that the object is to be put again, unless it
 // is what it should be.
-func (r *Reaper) readBack(ctx context.Context, key string, want archive.Sum) error {
-	err := archive.Verify(ctx, r.Objects, key, want)
-	if errors.Is(err, archive.ErrMissing) || errors.Is(err, archive.ErrChanged) {
+func (r *Reaper) readBack(ctx context.Context, key string, want part.Sum) error {
+	err := part.Verify(ctx, r.Objects, key, want)
+	if errors.Is(err, part.ErrMissing) || errors.Is(err, part.ErrChanged) {
 		return errors.Join(err, r.Store.ArchiveFailed(ctx, key, harness.MessageOf(err)))
 	}
 	return err
@@ -210,7 +211,7 @@ func (r *Reaper) archiveOutputOf(ctx context.Context, b *box, d postgres.OutputD
 	}
 	for _, stream := range []string{"stdout", "stderr"} {
 		for from := int64(0); ; {
-			start, data, err := r.Store.StoredOutput(ctx, d.Execution, stream, from, archive.MaxOutput)
+			start, data, err := r.Store.StoredOutput(ctx, d.Execution, stream, from, part.MaxOutput)
 			if err != nil {
 				return err
 			}
@@ -227,11 +228,11 @@ func (r *Reaper) archiveOutputOf(ctx context.Context, b *box, d postgres.OutputD
 }
 
 func (r *Reaper) archiveOutputPart(ctx context.Context, known map[string]postgres.OutputArchive, a postgres.OutputArchive, data []byte) error {
-	text, sum, err := archive.Compressed(data)
+	text, sum, err := part.Compressed(data)
 	if err != nil {
 		return err
 	}
-	a.Key, a.SHA256, a.Size = archive.OutputKey(a.Execution, a.Stream, a.Start, sum), sum.SHA256, sum.Size
+	a.Key, a.SHA256, a.Size = part.OutputKey(a.Execution, a.Stream, a.Start, sum), sum.SHA256, sum.Size
 	switch known[a.Key].State {
 	case postgres.ArchiveVerified:
 		return nil

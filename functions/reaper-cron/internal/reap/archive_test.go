@@ -16,6 +16,7 @@ import (
 	"tuluat.ai/harness/functions/reaper-cron/internal/reap"
 	"tuluat.ai/harness/shared/archive"
 	"tuluat.ai/harness/shared/archive/archivetest"
+	"tuluat.ai/harness/shared/archive/part"
 	"tuluat.ai/harness/shared/harness"
 	"tuluat.ai/harness/shared/harness/view"
 	"tuluat.ai/harness/shared/postgres"
@@ -63,13 +64,13 @@ func (w *archived) everything() (found map[string]int, live int) {
 		w.t.Fatal(err)
 	}
 	for _, a := range archives {
-		data, err := archive.Fetch(context.Background(), w.files, a.Key, archive.Sum{SHA256: a.SHA256, Size: a.Size})
+		data, err := part.Fetch(context.Background(), w.files, a.Key, part.Sum{SHA256: a.SHA256, Size: a.Size})
 		if err != nil {
 			w.t.Fatal(err)
 		}
 		last := view.LogEntry{CreatedAt: a.Newest.At, ID: a.Newest.ID}
 		n := 0
-		if err := archive.ReadEntries(data, view.Place{}, func(v view.LogEntry) (bool, error) {
+		if err := part.ReadEntries(data, view.Place{}, func(v view.LogEntry) (bool, error) {
 			if n > 0 && (v.CreatedAt.After(last.CreatedAt) || v.CreatedAt.Equal(last.CreatedAt) && v.ID >= last.ID) || n == 0 && (v.ID != last.ID || !v.CreatedAt.Equal(last.CreatedAt)) {
 				w.t.Errorf("%s: entry %d of %s comes behind %s", a.Key, n, v.CreatedAt, last.CreatedAt)
 			}
@@ -135,7 +136,7 @@ func TestLogsAreArchived(t *testing.T) {
 	w.pass()
 	w.pass()
 	w.whole("after two passes", all, 4)
-	if keys := w.bucket.Keys(); len(keys) != 3+2 || !strings.HasPrefix(keys[0], archive.Prefix+"entries/") || strings.Contains(strings.Join(keys, " "), "coder") {
+	if keys := w.bucket.Keys(); len(keys) != 3+2 || !strings.HasPrefix(keys[0], part.Prefix+"entries/") || strings.Contains(strings.Join(keys, " "), "coder") {
 		t.Errorf("objects %v", keys)
 	}
 	if w.partition(40) || w.partition(33) || !w.partition(8) || !w.partition(5) || !w.partition(0) {
@@ -357,7 +358,7 @@ func TestArchiveKilledAnywhere(t *testing.T) {
 			w := newArchived(t)
 			w.log("coder", 40, 5)
 			w.command("exe_1", 3*postgres.OutputWindow+1)
-			w.sql(`INSERT INTO log_archives (object_key, kind, agent_name, state, sha256, size_bytes, day, part, first_at, first_log_id, last_at, last_log_id)
+			w.sql(`INSERT INTO log_archives (object_key, kind, agent_name, state, digest, size_bytes, day, part, first_at, first_log_id, last_at, last_log_id)
 				VALUES ('logs/v1/entries/old', 'ENTRIES', 'coder', 'REMOVING', '', 0, '2020-01-01', 1, now(), 1, now(), 1)`)
 			w.bucket.Set("logs/v1/entries/old", []byte("x"))
 			k := &killed{Store: w.store, Objects: w.files, at: at, after: after}
@@ -433,11 +434,11 @@ func (w *archived) printed(id harness.ExecutionID, n int) {
 	}
 	var text []byte
 	for _, p := range parts {
-		data, err := archive.Fetch(context.Background(), w.files, p.Key, archive.Sum{SHA256: p.SHA256, Size: p.Size})
+		data, err := part.Fetch(context.Background(), w.files, p.Key, part.Sum{SHA256: p.SHA256, Size: p.Size})
 		if err != nil || p.State != postgres.ArchiveVerified || p.Start != int64(len(text)) {
 			w.t.Fatalf("%+v behind %d: %v", p, len(text), err)
 		}
-		r, err := archive.Decompressed(data)
+		r, err := part.Decompressed(data)
 		if err != nil {
 			w.t.Fatal(err)
 		}
@@ -468,7 +469,7 @@ func (w *archived) printed(id harness.ExecutionID, n int) {
 // A command that printed more than one object holds, and one whose output is short.
 func TestOutputIsArchived(t *testing.T) {
 	w := newArchived(t)
-	const n = archive.MaxOutput + 100_000
+	const n = part.MaxOutput + 100_000
 	w.session("ses_big", `state = 'IDLE'`)
 	w.execution("exe_big", "ses_big", fmt.Sprintf(`state = 'COMPLETED', ended_at = now() - interval '40 days', stdout_bytes = %d`, n))
 	text := output(n)
@@ -489,7 +490,7 @@ func TestOutputIsArchived(t *testing.T) {
 	if report := w.pass(); len(report) != 0 {
 		t.Errorf("again: %v", report)
 	}
-	if !slices.Contains(w.bucket.Keys(), archive.OutputKey("exe_big", "stdout", 0, archive.Sum{SHA256: keyPart(w.bucket.Keys()[0])})) {
+	if !slices.Contains(w.bucket.Keys(), part.OutputKey("exe_big", "stdout", 0, part.Sum{SHA256: keyPart(w.bucket.Keys()[0])})) {
 		t.Errorf("keys %v", w.bucket.Keys())
 	}
 }

@@ -5,7 +5,7 @@ import (
 	"errors"
 	"fmt"
 
-	"tuluat.ai/harness/shared/archive"
+	"tuluat.ai/harness/shared/archive/part"
 	"tuluat.ai/harness/shared/harness"
 	"tuluat.ai/harness/shared/harness/view"
 	"tuluat.ai/harness/shared/postgres"
@@ -161,13 +161,13 @@ func (r *Reaper) rewrite(ctx context.Context, id string, old, next postgres.LogA
 		for _, s := range sessions {
 			forgotten[s] = true
 		}
-		left, err := archive.NewEntries()
+		left, err := part.NewEntries()
 		if err != nil {
 			return err
 		}
-		data, err := archive.Fetch(ctx, r.Objects, old.Key, archive.Sum{SHA256: old.SHA256, Size: old.Size})
+		data, err := part.Fetch(ctx, r.Objects, old.Key, part.Sum{SHA256: old.SHA256, Size: old.Size})
 		if err == nil {
-			err = archive.ReadEntries(data, view.Place{}, func(v view.LogEntry) (bool, error) {
+			err = part.ReadEntries(data, view.Place{}, func(v view.LogEntry) (bool, error) {
 				if forgotten[v.Session] {
 					return true, nil
 				}
@@ -193,7 +193,7 @@ func (r *Reaper) rewrite(ctx context.Context, id string, old, next postgres.LogA
 			return err
 		}
 	}
-	if err := r.readBack(ctx, next.Key, archive.Sum{SHA256: next.SHA256, Size: next.Size}); err != nil {
+	if err := r.readBack(ctx, next.Key, part.Sum{SHA256: next.SHA256, Size: next.Size}); err != nil {
 		return err
 	}
 	return r.Store.ForgetReplaced(ctx, id, old, next.Key)

@@ -84,7 +84,7 @@ type Options struct {
 	Direct  map[Sink][]string // subscribers, for what the broker does not deliver
 	Batch   int               // rows an item takes at a time
 
-	PartEntries int // log entries of one object; 0: archive.MaxEntries
+	PartEntries int // log entries of one object; 0: part.MaxEntries
 
 	Stay    time.Duration // how long a request stays for short timers; 0: one pass
 	Owner   string        // in leases

@@ -15,7 +15,7 @@ CREATE TABLE IF NOT EXISTS log_archives (
     agent_name   text NOT NULL,
     state        text NOT NULL CONSTRAINT archive_state CHECK (state IN ('PENDING', 'STORED', 'VERIFIED', 'REMOVING')),
     reason       text NOT NULL DEFAULT '', -- why it is not further
-    sha256       text NOT NULL,            -- of the object, in hexadecimal
+    digest       text NOT NULL,            -- of the object, in hexadecimal
     size_bytes   bigint NOT NULL,          -- of the object
     day          date,                     -- ENTRIES: of all of them, UTC
     part         int,                      -- ENTRIES: of that day of the agent, from 1

@@ -1,4 +1,7 @@
-package archive
+// Package part makes and reads the objects of the archive: log entries, and what
+// commands printed, as deterministic bytes under keys that name them. It is apart
+// from package archive, which functions link that compress nothing.
+package part
 
 import (
 	"bufio"
