@@ -123,12 +123,13 @@ func (s *Store) ForgetOutput(ctx context.Context, id string) (left int, err erro
 	return left, translate(err)
 }
 
-// ForgetLogs deletes up to limit log entries of a request's sessions from Postgres.
+// ForgetLogs deletes the log entries of up to limit sessions of a request that have
+// some from Postgres, and returns how many.
 func (s *Store) ForgetLogs(ctx context.Context, id string, limit int) (int, error) {
 	total := 0
 	for _, table := range []string{"agent_execution_logs", "agent_execution_logs_overflow"} {
-		n, err := s.forgetCounted(ctx, id, "agent_execution_logs", `DELETE FROM `+table+` WHERE (tableoid, ctid) IN (SELECT l.tableoid, l.ctid FROM forget_sessions f JOIN `+table+` l USING (session_id)
-			WHERE f.forget_request_id = $1 AND f.whole LIMIT $2)`, id, limit)
+		n, err := s.forgetCounted(ctx, id, "agent_execution_logs", `DELETE FROM `+table+` WHERE session_id IN (SELECT f.session_id FROM forget_sessions f
+			WHERE f.forget_request_id = $1 AND f.whole AND EXISTS (SELECT 1 FROM `+table+` l WHERE l.session_id = f.session_id) LIMIT $2)`, id, limit)
 		if total += n; err != nil {
 			return total, err
 		}

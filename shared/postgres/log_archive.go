@@ -55,6 +55,12 @@ func logDaysOf(agent, key string, otherwise int) string {
 	return fmt.Sprintf(`COALESCE((SELECT (r.spec->'logs'->>'%s')::int FROM agents a JOIN agent_revisions r USING (agent_name, revision) WHERE a.agent_name = %s), %d)`, key, agent, otherwise)
 }
 
+// leastDays is the SQL for the fewest of these days that any agent has: what is not
+// so old is of no agent, and an index passes over it.
+func leastDays(key string, otherwise int) string {
+	return fmt.Sprintf(`(SELECT least(%d, min((r.spec->'logs'->>'%s')::int)) FROM agents a JOIN agent_revisions r USING (agent_name, revision) WHERE r.spec ? 'logs')`, otherwise, key)
+}
+
 const todaySQL = `(now() AT TIME ZONE 'UTC')::date`
 
 // logDaysSQL yields each partition of the log and its day.
@@ -66,9 +72,8 @@ const logDaysSQL = `SELECT c.relname, to_date(right(c.relname, 8), 'YYYYMMDD') A
 func (s *Store) LogDaysDue(ctx context.Context, limit int) ([]LogDay, error) {
 	const of = `agent_execution_logs l WHERE l.created_at >= d.day AT TIME ZONE 'UTC' AND l.created_at < (d.day + 1) AT TIME ZONE 'UTC'`
 	// The agents of a day are found by one probe of its index each.
-	return list(ctx, s, `WITH few AS (
-			SELECT least(`+fmt.Sprint(harness.DefaultRetentionDays)+`, min((r.spec->'logs'->>'retentionDays')::int)) AS days FROM agents a JOIN agent_revisions r USING (agent_name, revision) WHERE r.spec ? 'logs'
-		), d AS (SELECT p.day::timestamp AS day FROM (`+logDaysSQL+`) p, few WHERE NOT p.inhdetachpending AND p.day + 1 + few.days <= `+todaySQL+`)
+	return list(ctx, s, `WITH d AS (SELECT p.day::timestamp AS day FROM (`+logDaysSQL+`) p
+			WHERE NOT p.inhdetachpending AND p.day + 1 + `+leastDays("retentionDays", harness.DefaultRetentionDays)+` <= `+todaySQL+`)
 		SELECT g.agent_name, d.day AT TIME ZONE 'UTC' FROM (SELECT day::date AS day FROM d) d CROSS JOIN LATERAL (
 			WITH RECURSIVE g AS (
 				(SELECT l.agent_name FROM `+of+` ORDER BY l.agent_name LIMIT 1)
@@ -218,8 +223,10 @@ func (s *Store) ArchivesToRemove(ctx context.Context, limit int) ([]string, erro
 	}
 	return list(ctx, s, `UPDATE log_archives SET state = 'REMOVING', updated_at = now() WHERE object_key IN (
 			SELECT object_key FROM log_archives WHERE state = 'REMOVING'
-			UNION ALL SELECT l.object_key FROM log_archives l WHERE l.kind = 'ENTRIES' AND l.state = 'VERIFIED' AND `+old("l.day")+`
-			UNION ALL SELECT l.object_key FROM log_archives l JOIN executions e USING (execution_id) WHERE l.kind = 'OUTPUT' AND l.state = 'VERIFIED' AND `+old("(e.ended_at AT TIME ZONE 'UTC')::date")+`
+			UNION ALL SELECT l.object_key FROM log_archives l WHERE l.kind = 'ENTRIES' AND l.state = 'VERIFIED'
+				AND l.last_at < now() - `+leastDays("archiveDays", harness.DefaultArchiveDays)+` * interval '1 day' AND `+old("l.day")+`
+			UNION ALL SELECT l.object_key FROM log_archives l JOIN executions e USING (execution_id) WHERE l.kind = 'OUTPUT' AND l.state = 'VERIFIED'
+				AND l.created_at < now() - `+leastDays("archiveDays", harness.DefaultArchiveDays)+` * interval '1 day' + interval '1 day' AND `+old("(e.ended_at AT TIME ZONE 'UTC')::date")+`
 			LIMIT $1) RETURNING object_key`, []any{limit}, pgx.RowTo[string])
 }
 

@@ -34,6 +34,7 @@ type OutputDue struct {
 // OutputsDue returns up to limit of them, the oldest first.
 func (s *Store) OutputsDue(ctx context.Context, limit int) ([]OutputDue, error) {
 	return list(ctx, s, `SELECT e.execution_id, e.agent_name FROM executions e WHERE e.output_archived_at IS NULL AND e.ended_at IS NOT NULL
+		AND e.ended_at < now() - `+leastDays("retentionDays", harness.DefaultRetentionDays)+` * interval '1 day'
 		AND e.ended_at < now() - `+logDaysOf("e.agent_name", "retentionDays", harness.DefaultRetentionDays)+` * interval '1 day' ORDER BY e.ended_at LIMIT $1`,
 		[]any{limit}, pgx.RowToStructByPos[OutputDue])
 }

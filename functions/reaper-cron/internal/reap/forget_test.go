@@ -3,6 +3,7 @@ package reap_test
 import (
 	"context"
 	"fmt"
+	"net/http"
 	"strings"
 	"testing"
 
@@ -35,17 +36,15 @@ func (w *archived) person(user string) {
 		`INSERT INTO session_events (session_id, seq, kind, ref) VALUES ('ses_alone', 1, 'TURN', 'msg_ses_alone')`,
 		`INSERT INTO notices (channel, account, provider_id, kind, channel_user_id, data) VALUES ('WEBHOOK', 'h', 'n1', 'EDIT', '`+user+`', '{"text": "`+secret+`"}')`,
 		`INSERT INTO chats (channel, account, chat, address) VALUES ('WEBHOOK', 'hook', '`+user+`', '`+user+`')`,
-		`INSERT INTO budget_usage (scope, subject, day) VALUES ('USER_DAY', 'coder WEBHOOK `+user+`', '2026-01-01'), ('USER_DAY', 'coder WEBHOOK other', '2026-01-01')`,
-		// An approver was asked elsewhere.
-		`UPDATE sessions SET channel = channel`)
+		`INSERT INTO budget_usage (scope, subject, day) VALUES ('USER_DAY', 'coder WEBHOOK `+user+`', '2026-01-01'), ('USER_DAY', 'coder WEBHOOK other', '2026-01-01')`)
+	// An approver was asked elsewhere.
 	w.session("ses_boss", `state = 'IDLE', chat = 'boss'`)
 	w.sql(`INSERT INTO messages (message_id, session_id, seq, direction, state, channel_user_id, text) VALUES ('msg_card', 'ses_boss', 1, 'OUTBOUND', 'DONE', 'boss', 'may I `+secret+`?')`,
 		`INSERT INTO replies (reply_id, message_id, session_id, seq, part, parts, text, state, kind, approval_id) VALUES ('rpl_card', 'msg_card', 'ses_boss', 1, 1, 1, 'may I `+secret+`?', 'SENT', 'CARD', 'apr_1')`)
-	w.execution("exe_1", "ses_alone", `state = 'RUNNING', sandbox_id = NULL, sandbox_uid = 'u', started_at = now(), state = 'PENDING'`)
-	w.session("ses_of_out", `state = 'IDLE'`)
+	w.execution("exe_1", "ses_alone", `state = 'COMPLETED', ended_at = now()`)
 	w.execution("exe_out", "ses_old", fmt.Sprintf(`state = 'COMPLETED', ended_at = now() - interval '40 days', stdout_bytes = %d`, 30_000))
 	w.sql(fmt.Sprintf(`INSERT INTO execution_output (execution_id, stream, start_byte, data) VALUES ('exe_out', 'stdout', 0, '%s')`, output(30_000)))
-	for i, s := range []string{"ses_alone", "ses_x", "ses_old", "ses_y", "ses_shared", "ses_z"} {
+	for i, s := range []string{"ses_alone", "ses_x", "ses_y", "ses_old", "ses_shared", "ses_z"} {
 		text := "of " + s
 		if s == "ses_alone" || s == "ses_old" {
 			text = secret
@@ -174,7 +173,7 @@ func TestForgettingBrokenOffAnywhere(t *testing.T) {
 				return -1 // done, and nobody hears of it
 			}
 			if n > at {
-				return 503
+				return http.StatusForbidden // for which the client does not wait
 			}
 			return 0
 		})

@@ -212,6 +212,8 @@ BEGIN
         FROM forget_sessions f WHERE f.forget_request_id = request AND f.session_id = m.session_id AND m.direction = 'INBOUND' AND m.channel_user_id = r.channel_user_id;
     GET DIAGNOSTICS n = ROW_COUNT;
     PERFORM forget_count(request, 'emptied', n);
+    UPDATE messages m SET channel_user_id = '' FROM forget_sessions f
+        WHERE f.forget_request_id = request AND f.session_id = m.session_id AND m.direction = 'OUTBOUND' AND m.channel_user_id = r.channel_user_id;
     SELECT count(*) INTO n FROM forget_sessions f WHERE f.forget_request_id = request AND NOT f.whole;
     PERFORM forget_count(request, 'shared', n);
     FOREACH what SLICE 1 IN ARRAY ARRAY[
