@@ -8,7 +8,6 @@ import (
 	"io"
 	"time"
 
-	"tuluat.ai/harness/shared/archive"
 	"tuluat.ai/harness/shared/archive/part"
 	"tuluat.ai/harness/shared/harness"
 	"tuluat.ai/harness/shared/harness/view"
