@@ -186,8 +186,8 @@ func (s *Store) ReleaseExecution(ctx context.Context, c *ExecutionClaim, after t
 const finishSQL = `
 WITH ended AS (
     UPDATE executions SET state = $2, reason = concat_ws('; ', NULLIF($3, ''), NULLIF(reason, '')), exit_code = $4, stdout_bytes = $5, stderr_bytes = $6,
-           output_lost = CASE WHEN $12 <> '' THEN jsonb_build_object('reason', $12::text, 'stdoutFrom', o.stdout, 'stderrFrom', o.stderr)
-               || CASE WHEN $5 > o.stdout THEN jsonb_build_object('stdoutTo', $5) ELSE '{}' END || CASE WHEN $6 > o.stderr THEN jsonb_build_object('stderrTo', $6) ELSE '{}' END END,
+           output_lost = CASE WHEN $12 <> '' THEN jsonb_build_object('reason', $12::text, 'stdoutStart', o.stdout, 'stderrStart', o.stderr)
+               || CASE WHEN $5 > o.stdout THEN jsonb_build_object('stdoutEnd', $5) ELSE '{}' END || CASE WHEN $6 > o.stderr THEN jsonb_build_object('stderrEnd', $6) ELSE '{}' END END,
            stdout_tail = $7, stderr_tail = $8, ended_at = now(), due_at = NULL, lease_owner = NULL, lease_until = NULL
     FROM (SELECT COALESCE(max(start_byte + length(data)) FILTER (WHERE stream = 'stdout'), 0) AS stdout, COALESCE(max(start_byte + length(data)) FILTER (WHERE stream = 'stderr'), 0) AS stderr
         FROM execution_output WHERE execution_id = $1) o
@@ -201,7 +201,7 @@ WITH ended AS (
                WHERE e.cause = 'TOOL_CALL' AND t.tool_call_id = e.cause_id),
                (SELECT v.node_id FROM node_visits v WHERE e.cause = 'NODE_VISIT' AND v.visit_id = e.cause_id), e.cause_id), CASE WHEN e.state = 'COMPLETED' THEN 'INFO' ELSE 'WARN' END,
            concat_ws(' ', 'command', e.execution_id, 'ended as', e.state, 'exit code ' || e.exit_code, NULLIF('(' || e.reason || ')', '()'),
-               'what it printed from byte ' || (e.output_lost->>'stdoutFrom') || ' of stdout and ' || (e.output_lost->>'stderrFrom') || ' of stderr on is lost: ' || (e.output_lost->>'reason')), '')
+               'what it printed from byte ' || (e.output_lost->>'stdoutStart') || ' of stdout and ' || (e.output_lost->>'stderrStart') || ' of stderr on is lost: ' || (e.output_lost->>'reason')), '')
     FROM ended e
 ), marked AS (
     UPDATE sessions n SET due_at = least(n.due_at, now()) FROM ended e -- a request of the API is none of its turn

@@ -214,10 +214,10 @@ type Execution struct {
 // stream, from the byte behind the last that is stored.
 type OutputLost struct {
 	Reason     string `json:"reason"`
-	StdoutFrom int64  `json:"stdoutFrom"`
-	StdoutTo   *int64 `json:"stdoutTo,omitempty" doc:"behind the last; not there: nobody knows how much it printed"`
-	StderrFrom int64  `json:"stderrFrom"`
-	StderrTo   *int64 `json:"stderrTo,omitempty"`
+	StdoutStart int64  `json:"stdoutStart"`
+	StdoutEnd   *int64 `json:"stdoutEnd,omitempty" doc:"behind the last; not there: nobody knows how much it printed"`
+	StderrStart int64  `json:"stderrStart"`
+	StderrEnd   *int64 `json:"stderrEnd,omitempty"`
 }
 
 // Output is a stretch of what a command printed to one of its streams.
