@@ -213,7 +213,7 @@ type Execution struct {
 // OutputLost is what a command printed, or may have, and nobody has: of each
 // stream, from the byte behind the last that is stored.
 type OutputLost struct {
-	Reason     string `json:"reason"`
+	Reason      string `json:"reason"`
 	StdoutStart int64  `json:"stdoutStart"`
 	StdoutEnd   *int64 `json:"stdoutEnd,omitempty" doc:"behind the last; not there: nobody knows how much it printed"`
 	StderrStart int64  `json:"stderrStart"`
