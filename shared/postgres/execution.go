@@ -200,7 +200,7 @@ WITH ended AS (
     SELECT log_entry(e.agent_name, e.session_id, COALESCE((SELECT st.seq::text FROM tool_calls t JOIN steps st USING (step_id)
                WHERE e.cause = 'TOOL_CALL' AND t.tool_call_id = e.cause_id),
                (SELECT v.node_id FROM node_visits v WHERE e.cause = 'NODE_VISIT' AND v.visit_id = e.cause_id), e.cause_id), CASE WHEN e.state = 'COMPLETED' THEN 'INFO' ELSE 'WARN' END,
-           concat_ws(' ', 'command', e.execution_id, 'ended as', e.state, 'exit code ' || e.exit_code, NULLIF('(' || e.reason || ')', '()'),
+           concat_ws('; ', concat_ws(' ', 'command', e.execution_id, 'ended as', e.state, 'exit code ' || e.exit_code, NULLIF('(' || e.reason || ')', '()')),
                'what it printed from byte ' || (e.output_lost->>'stdoutStart') || ' of stdout and ' || (e.output_lost->>'stderrStart') || ' of stderr on is lost: ' || (e.output_lost->>'reason')), '')
     FROM ended e
 ), marked AS (

@@ -143,7 +143,7 @@ func TestLostOutputIsSaid(t *testing.T) {
 	if l := e.OutputLost; err != nil || l == nil || l.Reason != "the sandbox was evicted" || l.StdoutStart != 10 || l.StdoutEnd == nil || *l.StdoutEnd != 25 || l.StderrStart != 2 || l.StderrEnd != nil {
 		t.Errorf("%+v, %v", l, err)
 	}
-	if line := value[string](t, s, `SELECT message FROM agent_execution_logs WHERE message LIKE '%exe_1%'`); line != "command exe_1 ended as OUT_OF_MEMORY what it printed from byte 10 of stdout and 2 of stderr on is lost: the sandbox was evicted" {
+	if line := value[string](t, s, `SELECT message FROM agent_execution_logs WHERE message LIKE '%exe_1%'`); line != "command exe_1 ended as OUT_OF_MEMORY; what it printed from byte 10 of stdout and 2 of stderr on is lost: the sandbox was evicted" {
 		t.Errorf("%q", line)
 	}
 }

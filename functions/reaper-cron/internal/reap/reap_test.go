@@ -79,7 +79,7 @@ exe_due PENDING
 exe_later PENDING
 exe_orphan UNKNOWN
 inbox 2
-log command exe_orphan ended as UNKNOWN
+log command exe_orphan ended as UNKNOWN; what it printed from byte 0 of stdout and 0 of stderr on is lost: the sandbox is gone
 log m
 sbx_expired GONE TTL
 sbx_fine READY 
