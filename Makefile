@@ -61,6 +61,12 @@ test-temporal:
 test-rules: ## test the rules and dashboards of config/components/monitoring with Prometheus' own tool (some minutes to compile, once)
 	@cd scripts/promtool && export GOWORK=off CGO_ENABLED=0; go build -v -o /dev/null github.com/prometheus/prometheus/cmd/promtool |& $(progress); go tool promtool --version >/dev/null; go test -vet=off -count=1 $(ARGS) .
 
+# The server is built in a module of its own, with what it needs of clouds.
+.PHONY: test-s3
+test-s3: ## test the archive against a real S3 server, versitygw
+	@mkdir -p bin && env -C scripts/versitygw GOWORK=off CGO_ENABLED=0 go build -o $(CURDIR)/bin/versitygw github.com/versity/versitygw/cmd/versitygw
+	@VERSITYGW=$(CURDIR)/bin/versitygw go run ./scripts/testdb -- go test -count=1 -tags versitygw -run Versity ./functions/reaper-cron/internal/reap $(ARGS)
+
 # The TypeScript reference server comes from npm, at the versions of scripts/mcp.
 .PHONY: test-mcp
 test-mcp: ## test MCP against the TypeScript reference server (needs Node.js 20 and npm)

@@ -7,8 +7,10 @@ import (
 
 	"tuluat.ai/harness/functions/management-api/internal/access"
 	"tuluat.ai/harness/functions/management-api/internal/api"
+	"tuluat.ai/harness/functions/management-api/internal/logs"
 	"tuluat.ai/harness/shared/api/limits"
 	"tuluat.ai/harness/shared/api/v1alpha1"
+	"tuluat.ai/harness/shared/archive"
 	"tuluat.ai/harness/shared/function"
 	"tuluat.ai/harness/shared/harness"
 )
@@ -37,6 +39,7 @@ type config struct {
 	streamTime      time.Duration
 	openDocs        bool
 	temporal        bool // sessions may name a Temporal workflow
+	archive         archive.Options
 }
 
 func parseConfig(getenv func(string) string) (config, error) {
@@ -56,6 +59,7 @@ func parseConfig(getenv func(string) string) (config, error) {
 		streamTime:  c.Duration("STREAM_TIME", api.StreamTime),
 		openDocs:    c.OneOf("OPEN_DOCS", "false", "false", "true") == "true",
 		temporal:    c.OneOf("TEMPORAL_BRIDGE", "false", "false", "true") == "true",
+		archive:     archive.Read(c),
 	}
 	if cfg.source == sourceFolder {
 		cfg.agentsDir = c.Required("AGENTS_DIR", "the folder of AiAgent YAML")
@@ -70,6 +74,19 @@ func parseConfig(getenv func(string) string) (config, error) {
 		cfg.tokens = tokens(c)
 	}
 	return cfg, c.Err()
+}
+
+// openArchive returns the bucket of the archive, nil if there is none.
+func openArchive(o archive.Options, env function.Env) (logs.Objects, error) {
+	if !o.Enabled() {
+		return nil, nil
+	}
+	bucket, err := archive.Open(o)
+	if err != nil {
+		return nil, err // and not a typed nil
+	}
+	env.OnExit(bucket.Close)
+	return bucket, nil
 }
 
 // tokens are those of the file, else the one of the variable.

@@ -35,10 +35,14 @@ func build(ctx context.Context, env function.Env) (*function.Function, error) {
 	if err != nil {
 		return nil, err
 	}
+	objects, err := openArchive(cfg.archive, env)
+	if err != nil {
+		return nil, err
+	}
 	counted := figures.New(store.Figures, env.Log, time.Now)
 	env.Metrics.MustRegister(counted)
 	handler := api.New(api.Options{
-		Store: store, Resources: resources, Access: callers, Limits: cfg.rate, Publish: publisher.Publish,
+		Store: store, Objects: objects, Resources: resources, Access: callers, Limits: cfg.rate, Publish: publisher.Publish,
 		Log: env.Log, Now: time.Now, Drain: ctx.Done(), StreamTime: cfg.streamTime, OpenDocs: cfg.openDocs, Temporal: cfg.temporal, Metrics: counted.Handler(),
 	})
 	return &function.Function{Routes: map[string]http.Handler{"/": handler}}, nil

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"tuluat.ai/harness/functions/reaper-cron/internal/reap"
+	"tuluat.ai/harness/shared/archive"
 	"tuluat.ai/harness/shared/event"
 	"tuluat.ai/harness/shared/function"
 	"tuluat.ai/harness/shared/harness"
@@ -21,6 +22,7 @@ type config struct {
 	Batch       int                    // rows an item takes at a time
 	Stay        time.Duration          // how long a request stays for short timers; 0: one pass
 	Sandbox     driver.Options
+	Objects     archive.Options // the bucket of the archive
 }
 
 // maxStay leaves a request time for its pass within the shell's own deadline.
@@ -34,6 +36,7 @@ func parseConfig(getenv func(string) string) (config, error) {
 		Direct:      map[reap.Sink][]string{},
 		Batch:       c.Int("SWEEP_BATCH", 200, 1),
 		Sandbox:     driver.Read(c),
+		Objects:     archive.Read(c),
 	}
 	sinks(c, "DIRECT_SINKS", c.Text("DIRECT_SINKS", ""), cfg.Direct)
 	sinks(c, "MORE_SINKS", c.Text("MORE_SINKS", ""), cfg.Direct)

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"tuluat.ai/harness/functions/reaper-cron/internal/reap"
+	"tuluat.ai/harness/shared/archive"
 	"tuluat.ai/harness/shared/event"
 	"tuluat.ai/harness/shared/function"
 	"tuluat.ai/harness/shared/postgres"
@@ -35,8 +36,17 @@ func build(ctx context.Context, env function.Env) (*function.Function, error) {
 	if err != nil {
 		return nil, err
 	}
+	var objects reap.Objects
+	if cfg.Objects.Enabled() {
+		bucket, err := archive.Open(cfg.Objects)
+		if err != nil {
+			return nil, err
+		}
+		env.OnExit(bucket.Close)
+		objects = bucket
+	}
 	r := reap.New(reap.Options{
-		Store: store, Driver: sandboxes, Poster: publisher, Direct: cfg.Direct, Batch: cfg.Batch, Stay: cfg.Stay,
+		Store: store, Objects: objects, Driver: sandboxes, Poster: publisher, Direct: cfg.Direct, Batch: cfg.Batch, Stay: cfg.Stay,
 		Owner: env.Owner(), Log: env.Log, Metrics: env.Metrics, Now: time.Now, Stop: ctx.Done(),
 	})
 	return &function.Function{Events: map[event.Type]function.EventFunc{event.Ping: r.Ping}}, nil

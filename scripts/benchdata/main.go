@@ -3,7 +3,9 @@
 // page and at the 1,000th (or the last one there is), with each filter, as the
 // API's own store asks. Then it measures what the indexes of these lists cost a
 // turn and a log entry, and what the function itself holds while all lists are
-// read. It fails when a list's p99 is over its target, or the function grows.
+// read. It fails when a list's p99 is over its target, or the function grows. With
+// -archive it measures the archive of the log instead: how fast the sweep fills
+// it, in what memory, and lists that read both.
 package main
 
 import (
@@ -35,6 +37,7 @@ type options struct {
 	only     string        // measure just the lists whose names begin so
 	rounds   int           // over all lists, in which the function may not grow
 	busy     bool          // judge by the server's time on the CPU
+	archive  bool          // measure the archive of logs, and nothing else
 	dir      string        // kept, and used again; empty: made and removed
 }
 
@@ -48,6 +51,7 @@ func main() {
 	flag.StringVar(&o.only, "only", "", "measure just the lists whose names begin so")
 	flag.IntVar(&o.rounds, "rounds", 5, "rounds over every list in which the function's memory is measured")
 	flag.BoolVar(&o.busy, "busy", false, "the machine does other things meanwhile: judge by the server's time on the CPU")
+	flag.BoolVar(&o.archive, "archive", false, "archive the log entries that are older than three days by the sweep, measure that and lists over both, and nothing else; a kept database has fewer rows afterwards")
 	flag.StringVar(&o.dir, "dir", "", "where the server's folder is kept, with its rows, for another run")
 	flag.Parse()
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
@@ -80,6 +84,9 @@ func run(ctx context.Context, o options) (err error) {
 	defer func() { err = errors.Join(err, pg.Stop()) }()
 	if err := prepare(ctx, pg, o); err != nil {
 		return err
+	}
+	if o.archive {
+		return archived(ctx, pg.DSN(database), o)
 	}
 	// A machine that does other things meanwhile may take its time over a page.
 	store, err := postgres.Open(harness.Secret(pg.DSN(database)+"&statement_timeout=0"), postgres.Options{MaxConns: 1})

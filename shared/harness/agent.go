@@ -51,6 +51,8 @@ type Agent struct {
 	MCPServers []MCPServer `json:"mcpServers,omitempty"`
 	Peers      []Peer      `json:"peers,omitempty"`
 	Skills     []Skill     `json:"skills,omitempty"`
+
+	Logs *LogSpec `json:"logs,omitempty"` // nil: the defaults
 }
 
 // ModelSpec says which model thinks. An empty provider or name means the

@@ -18,7 +18,7 @@ type Word struct {
 // Glossary returns every word of the product. A test walks tables, columns,
 // closed sets, events and JSON keys and requires each to be here, once.
 func Glossary() []Word {
-	return slices.Concat(things(), placesAndPeople(), thinking(), commands(), standing(), resources(), channels(), blocks(), guardrails(), management(), approvalWords(), askWords(), signals(), budgets(), remotes(), skillWords(), stdioWords(), modelWords(), drafts(), metricWords(), workflows(), eventTypes(), values())
+	return slices.Concat(things(), placesAndPeople(), thinking(), commands(), standing(), resources(), channels(), blocks(), guardrails(), management(), approvalWords(), askWords(), signals(), budgets(), remotes(), skillWords(), stdioWords(), modelWords(), drafts(), metricWords(), logWords(), workflows(), eventTypes(), values())
 }
 
 // What the product is made of.
@@ -220,7 +220,7 @@ func standing() []Word {
 		{Name: "expiresAt", Meaning: "when a sandbox ends in any case", Column: "expires_at", Key: "expiresAt"},
 		{Name: "lastActivityAt", Meaning: "when a sandbox was last used", Column: "last_activity_at", Key: "lastActivityAt"},
 		{Name: "deadLetteredAt", Meaning: "when the broker gave up on its wake", Column: "dead_lettered_at"},
-		{Name: "findings", Meaning: "per item of a sweep: found, done, left", Column: "findings"},
+		{Name: "findings", Meaning: "per item of a sweep: found, done, left", Column: "findings", Key: "findings"},
 		{Name: "level", Meaning: "how much a log entry matters", Column: "level", Key: "level"},
 		{Name: "logMessage", Meaning: "the text of a log entry; of a sandbox, why it cannot be used", Column: "message", Apart: "the columns of agent_execution_logs are given by the product's decision record"},
 		{Name: "node", Meaning: "the workflow node of a log entry, or the step's number", Column: "node_id", Key: "node"},

@@ -23,6 +23,9 @@ var ErrNothingDue = &harness.Error{Kind: harness.Conflict, Message: "nothing is 
 // Temporal workflow: nothing is written.
 var ErrLinked = &harness.Error{Kind: harness.Conflict, Message: "the conversation is open already and linked to another Temporal workflow, or to none"}
 
+// ErrArchived says that what was asked for is in an object of the archive.
+var ErrArchived = &harness.Error{Kind: harness.Conflict, Message: "it is in the archive"}
+
 // translate turns an error of pgx into one of ours, here and nowhere else.
 func translate(err error) error {
 	if err == nil {

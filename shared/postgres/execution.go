@@ -1,6 +1,7 @@
 package postgres
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -53,6 +54,7 @@ type ExecutionOutcome struct {
 	StdoutBytes, StderrBytes int64 // printed, stored or not
 	StdoutTail, StderrTail   []byte
 	Output                   []OutputPiece // not stored yet
+	Lost                     string        // why something it printed, or may have, was not read; empty: nothing is known to be lost
 	EndSandbox               string        // why its sandbox takes no more commands; empty: it does
 	Unusable                 string        // why its sandbox can start no command, in words; empty: it can
 }
@@ -184,8 +186,12 @@ func (s *Store) ReleaseExecution(ctx context.Context, c *ExecutionClaim, after t
 const finishSQL = `
 WITH ended AS (
     UPDATE executions SET state = $2, reason = concat_ws('; ', NULLIF($3, ''), NULLIF(reason, '')), exit_code = $4, stdout_bytes = $5, stderr_bytes = $6,
+           output_lost = CASE WHEN $12 <> '' THEN jsonb_build_object('reason', $12::text, 'stdoutStart', o.stdout, 'stderrStart', o.stderr)
+               || CASE WHEN $5 > o.stdout THEN jsonb_build_object('stdoutEnd', $5) ELSE '{}' END || CASE WHEN $6 > o.stderr THEN jsonb_build_object('stderrEnd', $6) ELSE '{}' END END,
            stdout_tail = $7, stderr_tail = $8, ended_at = now(), due_at = NULL, lease_owner = NULL, lease_until = NULL
-    WHERE execution_id = $1 AND ended_at IS NULL RETURNING *
+    FROM (SELECT COALESCE(max(start_byte + length(data)) FILTER (WHERE stream = 'stdout'), 0) AS stdout, COALESCE(max(start_byte + length(data)) FILTER (WHERE stream = 'stderr'), 0) AS stderr
+        FROM execution_output WHERE execution_id = $1) o
+    WHERE execution_id = $1 AND ended_at IS NULL RETURNING executions.*
 ), place AS (
     UPDATE sandboxes s SET last_activity_at = now(), message = $11, state = CASE WHEN $9 <> '' THEN 'TERMINATING' ELSE s.state END,
            reason = CASE WHEN $9 <> '' THEN $9 ELSE s.reason END, updated_at = CASE WHEN $9 <> '' THEN now() ELSE s.updated_at END
@@ -194,7 +200,8 @@ WITH ended AS (
     SELECT log_entry(e.agent_name, e.session_id, COALESCE((SELECT st.seq::text FROM tool_calls t JOIN steps st USING (step_id)
                WHERE e.cause = 'TOOL_CALL' AND t.tool_call_id = e.cause_id),
                (SELECT v.node_id FROM node_visits v WHERE e.cause = 'NODE_VISIT' AND v.visit_id = e.cause_id), e.cause_id), CASE WHEN e.state = 'COMPLETED' THEN 'INFO' ELSE 'WARN' END,
-           concat_ws(' ', 'command', e.execution_id, 'ended as', e.state, 'exit code ' || e.exit_code, NULLIF('(' || e.reason || ')', '()')), '')
+           concat_ws('; ', concat_ws(' ', 'command', e.execution_id, 'ended as', e.state, 'exit code ' || e.exit_code, NULLIF('(' || e.reason || ')', '()')),
+               'what it printed from byte ' || (e.output_lost->>'stdoutStart') || ' of stdout and ' || (e.output_lost->>'stderrStart') || ' of stderr on is lost: ' || (e.output_lost->>'reason')), '')
     FROM ended e
 ), marked AS (
     UPDATE sessions n SET due_at = least(n.due_at, now()) FROM ended e -- a request of the API is none of its turn
@@ -219,7 +226,7 @@ func (s *Store) FinishExecution(ctx context.Context, c *ExecutionClaim, o Execut
 	b.Queue(`SELECT fence_execution($1, $2)`, c.ID, c.Token)
 	storeOutput(b, c.ID, o.Output)
 	b.Queue(finishSQL, c.ID, o.State, harness.CleanText(o.Reason), o.ExitCode, o.StdoutBytes, o.StderrBytes, orNone(o.StdoutTail), orNone(o.StderrTail),
-		o.EndSandbox, event.ExecutionFinished, cleanMessage(o.Unusable)).Query(func(rows pgx.Rows) error {
+		o.EndSandbox, event.ExecutionFinished, cleanMessage(o.Unusable), cleanMessage(o.Lost)).Query(func(rows pgx.Rows) error {
 		var logs int
 		var session, traceparent *string
 		_, err := pgx.ForEachRow(rows, []any{&logs, &session, &traceparent}, func() error {
@@ -365,5 +372,6 @@ func (c *ExecutionClaim) SandboxGone() ExecutionOutcome {
 	if c.Sandbox != nil && c.Sandbox.Reason != "" {
 		o.Reason = "the sandbox ended (" + c.Sandbox.Reason + ")"
 	}
+	o.Lost = cmp.Or(o.Reason, "the sandbox is gone")
 	return o
 }

@@ -21,12 +21,12 @@ type ExecutionFilter struct {
 }
 
 const executionColumns = `e.execution_id, e.session_id, e.agent_name, e.cause, e.cause_id, e.command, e.state, e.reason, COALESCE(e.sandbox_id, ''), e.exit_code,
-	e.stdout_bytes, e.stderr_bytes, e.created_at, e.started_at, e.ended_at`
+	e.stdout_bytes, e.stderr_bytes, e.output_lost, e.created_at, e.started_at, e.ended_at`
 
 func readExecution(row pgx.CollectableRow) (view.Execution, error) {
 	var v view.Execution
 	err := row.Scan(&v.ID, &v.Session, &v.Agent, &v.Cause, &v.CauseID, &v.Command, &v.State, &v.Reason, &v.Sandbox, &v.ExitCode,
-		&v.StdoutBytes, &v.StderrBytes, &v.CreatedAt, &v.StartedAt, &v.EndedAt)
+		&v.StdoutBytes, &v.StderrBytes, &v.OutputLost, &v.CreatedAt, &v.StartedAt, &v.EndedAt)
 	return v, err
 }
 
@@ -92,28 +92,37 @@ SELECT e.ended_at IS NOT NULL, CASE WHEN $2 = 'stdout' THEN e.stdout_bytes ELSE 
        (SELECT COALESCE(max(o.start_byte + length(o.data)), 0) FROM execution_output o WHERE o.execution_id = e.execution_id AND o.stream = $2),
        (SELECT string_agg(substr(o.data, greatest(1, $3 - o.start_byte + 1)::int, ($3 + $4 - greatest($3, o.start_byte))::int), ''::bytea ORDER BY o.start_byte)
         FROM execution_output o WHERE o.execution_id = e.execution_id AND o.stream = $2
-          AND o.start_byte < $3 + $4 AND o.start_byte + length(o.data) > $3)
+          AND o.start_byte < $3 + $4 AND o.start_byte + length(o.data) > $3), e.output_archived_at IS NOT NULL
 FROM executions e WHERE e.execution_id = $1`
 
 // ReadOutput returns up to limit bytes of what a command printed to stream,
 // stdout or stderr, from byte offset on. Where more was printed than is kept,
 // the end is kept as well: behind what is stored, Offset jumps to it. An offset
 // past the end gives no data. harness.NotFound: there is no such execution.
+// ErrArchived: OutputArchiveAt says where this stretch is.
 func (s *Store) ReadOutput(ctx context.Context, id harness.ExecutionID, stream string, offset int64, limit int) (view.Output, error) {
 	if stream != "stdout" && stream != "stderr" || offset < 0 {
 		return view.Output{}, harness.Errorf(harness.Invalid, "output is of stdout or stderr, from an offset of 0 or more")
 	}
 	type kept struct {
-		ended           bool
+		ended, archived bool
 		printed, stored int64
 		tail, data      []byte
 	}
 	k, err := one(ctx, s, "execution", readOutputSQL, []any{id, stream, offset, int64(limit)}, func(row pgx.CollectableRow) (kept, error) {
 		var k kept
-		return k, row.Scan(&k.ended, &k.printed, &k.tail, &k.stored, &k.data)
+		return k, row.Scan(&k.ended, &k.printed, &k.tail, &k.stored, &k.data, &k.archived)
 	})
 	if err != nil {
 		return view.Output{}, err
+	}
+	if k.archived && k.stored > keptOutput { // both ends are here
+		switch head := int64(2 * OutputWindow); {
+		case offset < head:
+			k.data = k.data[:min(int64(len(k.data)), head-offset)]
+		case offset < k.stored-OutputWindow:
+			return view.Output{}, ErrArchived
+		}
 	}
 	o := view.Output{Stream: stream, Offset: offset, Data: k.data, Total: max(k.printed, k.stored)}
 	if tail := o.Total - int64(len(k.tail)); len(k.data) == 0 && k.ended && offset >= k.stored && offset < o.Total {

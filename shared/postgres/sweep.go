@@ -23,6 +23,7 @@ type Finding struct {
 	Done  int    `json:"done"`             // of them, those that got it
 	Left  int    `json:"left"`             // of them, those left to a later pass; more may wait behind them
 	Error string `json:"reason,omitempty"` // why the item stopped
+	Note  string `json:"note,omitempty"`   // why something is left, where that is no failure
 
 	// Of those found, objects that no row knows and rows whose object is gone.
 	Objects int `json:"objects,omitempty"`

@@ -77,7 +77,7 @@ const bucket = "tuluat"
 // no credentials, and listens on this machine only.
 func (s *storage) environment(function string) map[string]string {
 	switch function {
-	case "whatsapp-ingest", "telegram-ingest", "sandbox-exec":
+	case "whatsapp-ingest", "telegram-ingest", "sandbox-exec", "reaper-cron", "management-api":
 		return map[string]string{"S3_ENDPOINT": s.served.url, "S3_BUCKET": bucket, "AWS_ACCESS_KEY_ID": "dev", "AWS_SECRET_ACCESS_KEY": "dev"}
 	}
 	return nil

@@ -11,13 +11,13 @@ func Allowed(program string) []string {
 	case prefix + "functions/sandbox-exec":
 		return slices.Concat(shell, store, objects, kube, pods)
 	case prefix + "functions/reaper-cron":
-		return slices.Concat(shell, store, kube, pods, cel)
+		return slices.Concat(shell, store, objects, zstd, kube, pods, cel)
 	case prefix + "functions/whatsapp-ingest", prefix + "functions/telegram-ingest":
 		return slices.Concat(shell, store, objects, markdown)
 	case prefix + "functions/agent-status":
 		return slices.Concat(shell, store, yaml, jsonPath, kube, cel, registry)
 	case prefix + "functions/management-api", prefix + "functions/management-api/internal/apidoc":
-		return slices.Concat(shell, store, yaml, jsonPath, kube, openAPI, cel, mcp, peers)
+		return slices.Concat(shell, store, objects, zstd, yaml, jsonPath, kube, openAPI, cel, mcp, peers)
 	case prefix + "functions/webhook-ingest":
 		return slices.Concat(shell, store, jsonPath)
 	case prefix + "functions/dead-letter":
@@ -147,6 +147,9 @@ var objects = []string{
 	"github.com/aws/aws-sdk-go-v2/service/s3",
 	"github.com/aws/smithy-go",
 }
+
+// What shared/archive/part brings: the archive's objects.
+var zstd = []string{"github.com/klauspost/compress"}
 
 // What client-go's rest package brings: the API server's wire.
 var kube = []string{

@@ -23,6 +23,9 @@ func (a AiAgent) Agent() harness.Agent {
 	}
 	agent.Approvals, agent.Guardrails = a.Spec.Approvals.spec(), a.Spec.Guardrails.spec()
 	agent.MCPServers, agent.Peers = a.Spec.MCPServers.spec(), a.Spec.A2A.peers()
+	if l := a.Spec.Logs; l != nil {
+		agent.Logs = &harness.LogSpec{RetentionDays: or(l.RetentionDays, harness.DefaultRetentionDays), ArchiveDays: or(l.ArchiveDays, harness.DefaultArchiveDays)}
+	}
 	return agent
 }
 

@@ -54,7 +54,7 @@ func TestRefusedForms(t *testing.T) {
 		},
 		"unknown field in the second document": {
 			head + "---\n" + head + "spec:\n  colour: red\n",
-			`document 2, line 11: spec.colour is not a field: the fields here are description, model, systemPrompt, skills, guardrails, mcpServers, a2a, harness, approvals, budget`,
+			`document 2, line 11: spec.colour is not a field: the fields here are description, model, systemPrompt, skills, guardrails, mcpServers, a2a, harness, approvals, budget, logs`,
 		},
 		"unknown field in a list": {
 			head + "spec:\n  harness:\n    channels:\n      - type: WEBHOOK\n        secretref: {}\n",

@@ -45,6 +45,23 @@ type Spec struct {
 	Approvals *Approvals `json:"approvals,omitempty"`
 	// The limits of one turn: everything that is done to answer one message.
 	Budget *Budget `json:"budget,omitempty"`
+	// How long what the agent did can be read.
+	Logs *Logs `json:"logs,omitempty"`
+}
+
+// Logs says how long log entries and the output of commands are kept. Where the
+// install has no bucket, they stay in Postgres.
+type Logs struct {
+	// The days for which they stay in Postgres, where they are found at once. Then they are in the archive.
+	// +kubebuilder:validation:Minimum=1
+	// +kubebuilder:validation:Maximum=3650
+	// +kubebuilder:default=30
+	RetentionDays *int `json:"retentionDays,omitempty"`
+	// The days for which the archive keeps them after that.
+	// +kubebuilder:validation:Minimum=1
+	// +kubebuilder:validation:Maximum=36500
+	// +kubebuilder:default=365
+	ArchiveDays *int `json:"archiveDays,omitempty"`
 }
 
 // Model says which model thinks.

@@ -78,6 +78,10 @@ func (a AiAgent) Validate(limits Limits) Problems {
 		c.approvals("spec.approvals", *a.Spec.Approvals, channels)
 	}
 	c.budget(a.Spec.Budget)
+	if l := a.Spec.Logs; l != nil {
+		c.between("spec.logs.retentionDays", l.RetentionDays, 1, 3650)
+		c.between("spec.logs.archiveDays", l.ArchiveDays, 1, 36500)
+	}
 	return c.problems
 }
 

@@ -241,9 +241,20 @@ type Execution struct {
 	ExitCode    *int                   `json:"exitCode,omitempty"`
 	StdoutBytes int64                  `json:"stdoutBytes" doc:"printed, stored or not"`
 	StderrBytes int64                  `json:"stderrBytes"`
+	OutputLost  *OutputLost            `json:"outputLost,omitempty" doc:"what it printed and nobody has"`
 	CreatedAt   time.Time              `json:"createdAt"`
 	StartedAt   *time.Time             `json:"startedAt,omitempty"`
 	EndedAt     *time.Time             `json:"endedAt,omitempty"`
+}
+
+// OutputLost is what a command printed, or may have, and nobody has: of each
+// stream, from the byte behind the last that is stored.
+type OutputLost struct {
+	Reason      string `json:"reason"`
+	StdoutStart int64  `json:"stdoutStart"`
+	StdoutEnd   *int64 `json:"stdoutEnd,omitempty" doc:"behind the last; not there: nobody knows how much it printed"`
+	StderrStart int64  `json:"stderrStart"`
+	StderrEnd   *int64 `json:"stderrEnd,omitempty"`
 }
 
 // Output is a stretch of what a command printed to one of its streams.

@@ -24,6 +24,8 @@ const (
 	Cancel = "cancel" // of sessions
 	Halt   = "halt"   // of aiagents: the kill switch, and, of all of them, that of the install
 
+	Forget = "forget" // of people: delete what is of one
+
 	Takeover = "takeover" // of sessions: answer in the agent's place
 )
 
@@ -37,9 +39,11 @@ const (
 	Sandboxes     = "sandboxes"
 	Executions    = "executions"
 	Logs          = "logs"
+	Archives      = "logs/archive"
 	DeadLetters   = "deadletters"
 	Channels      = "channels"
 	Audits        = "audits"
+	People        = "people"
 )
 
 // Right is a verb on a resource of group tuluat.ai in the agents namespace.

@@ -46,7 +46,8 @@ func roleRights(role string) []grant {
 		return append(slices.Clone(operator),
 			grant{[]string{Agents, Workflows}, []string{Create, Update, Patch, Delete}},
 			grant{[]string{Approvals}, []string{Decide}},
-			grant{[]string{Audits}, []string{List}},
+			grant{[]string{Audits, Archives}, []string{List}},
+			grant{[]string{People}, []string{List, Forget}},
 		)
 	}
 	return nil

@@ -19,6 +19,7 @@ import (
 
 	"tuluat.ai/harness/functions/management-api/internal/a2a"
 	"tuluat.ai/harness/functions/management-api/internal/access"
+	"tuluat.ai/harness/functions/management-api/internal/logs"
 	"tuluat.ai/harness/functions/management-api/internal/mcp"
 	"tuluat.ai/harness/shared/event"
 	"tuluat.ai/harness/shared/function"
@@ -39,12 +40,14 @@ type Store interface {
 	executionStore
 	letterStore
 	recordStore
+	forgetStore
 	auditStore
 }
 
 // Options say what the API works with.
 type Options struct {
 	Store      Store
+	Objects    logs.Objects // the bucket of the archive; nil: there is none
 	Resources  resource.Store
 	Access     access.Access
 	Limits     access.Limits
@@ -80,6 +83,7 @@ type api struct {
 	huma       huma.API
 	operations map[string]Operation // that have no handler yet
 	streams    streams
+	records    *logs.Reader
 }
 
 // New returns the handler of every path of the API.
@@ -128,7 +132,7 @@ func build(mux *http.ServeMux, o Options) *api {
 	if !huma.ValidateStrictCasing {
 		huma.ValidateStrictCasing = true
 	}
-	a := &api{Options: o, operations: map[string]Operation{}}
+	a := &api{Options: o, operations: map[string]Operation{}, records: newRecords(o)}
 	for _, operation := range Operations() {
 		a.operations[operation.ID] = operation
 	}
@@ -150,6 +154,8 @@ func build(mux *http.ServeMux, o Options) *api {
 	a.registerSandboxes()
 	a.registerExecutions()
 	a.registerLetters()
+	a.registerLogs()
+	a.registerForgets()
 	a.registerRecords()
 	for id := range a.operations {
 		panic("operation without a handler: " + id) // found by the first test

@@ -38,6 +38,7 @@ type rows struct {
 	sandbox, dying              harness.SandboxID
 	execution                   harness.ExecutionID
 	replayed, discarded         string
+	forget                      string
 }
 
 func (w *world) rows() rows {
@@ -61,6 +62,8 @@ func (w *world) rows() rows {
 	r.dying = e.Sandbox.ID
 	r.replayed, r.discarded = w.letter(w.say("coder", "late").Session), w.letter(w.say("coder", "later").Session)
 	w.Exec(`INSERT INTO channel_routes (channel, account, agent_name, spec, open_to_all) VALUES ('WEBHOOK', 'hook', 'coder', '{}', true)`)
+	r.forget = "fgt_1"
+	w.Exec(`INSERT INTO forget_requests (forget_request_id, channel, channel_user_id, person_digest, state, requested_by) VALUES ($1, 'API', 'x', 'd', 'PENDING', 'ben')`, r.forget)
 	w.published()
 	return r
 }
@@ -124,6 +127,12 @@ func (r rows) cases() map[string]valid {
 		"replay-dead-letter":  {path: id(r.replayed), says: []event.Type{event.SessionDue}},
 		"discard-dead-letter": {path: id(r.discarded)},
 		"list-logs":           {query: "limit=10"},
+		"watch-logs":          {query: "follow=false&agent=coder"},
+		"export-logs":         {query: "level=INFO"},
+		"check-archive":       {query: "limit=10"},
+		"forget-person":       {body: `{"channel":"TELEGRAM","channelUserId":"4711"}`},
+		"list-forgets":        {},
+		"get-forget":          {path: id(r.forget)},
 		"list-channels":       {},
 		"list-audit":          {query: "actor=admin&limit=200"},
 		"whoami":              {},
@@ -182,7 +191,7 @@ func (c *contract) ask(what, path, method string, r request, want int) answer {
 		c.differ("%s: %s %s: the document knows no %d with %s", what, r.method, r.path, a.status, media)
 		return a
 	}
-	if media == "text/event-stream" {
+	if media == "text/event-stream" || media == "application/x-ndjson" {
 		return a
 	}
 	value, err := parse(a.body)

@@ -175,6 +175,26 @@ func recordOperations() []Operation {
 		},
 		{ID: "discard-dead-letter", Method: http.MethodPost, Path: "/deadletters/{id}/discard", Summary: "Discard a dead letter", Right: named(access.Delete, letters, "id")},
 		{ID: "list-logs", Method: http.MethodGet, Path: "/logs", Summary: "List log entries, newest first", Right: right(access.List, access.Logs)},
+		{
+			ID: "watch-logs", Method: http.MethodGet, Path: "/logs/events", Summary: "Follow the log as server-sent events", Right: right(access.List, access.Logs),
+			Notes: "An event log has a LogEntry. A client that comes back with the id of the last event that had one gets what came later, in order as it became visible, and may get some again. " +
+				"The connection ends when the process does, and after ten minutes at the latest. A caller may have 20 streams open (more: 429), a process 200 (503).",
+		},
+		{
+			ID: "export-logs", Method: http.MethodGet, Path: "/logs/export", Summary: "Download log entries, newest first, one on each line", Right: right(access.List, access.Logs),
+			Notes: "What Postgres has and what the archive has. An answer that breaks off is not whole: ask again for what is before its last entry.",
+		},
+		{
+			ID: "check-archive", Method: http.MethodGet, Path: "/logs/archive", Summary: "Compare the archive with what is known of it, and read its objects again", Right: right(access.List, access.Archives),
+			Notes: "Each call looks at up to limit keys: objects that are missing, that nobody knows, or whose digest is another. It changes nothing.",
+		},
+		{
+			ID: "forget-person", Method: http.MethodPost, Path: "/forgets", Summary: "Delete what is of one person", Right: right(access.Forget, access.People), Status: http.StatusAccepted,
+			Notes: "Conversations of the person alone are ended and deleted, with their files and archived entries and output; where others write too, what the person wrote is emptied. " +
+				"The sweep does it, step by step. One who is being forgotten already is not asked for again: the answer is that request.",
+		},
+		{ID: "list-forgets", Method: http.MethodGet, Path: "/forgets", Summary: "List requests to delete what is of a person, newest first", Right: right(access.List, access.People)},
+		{ID: "get-forget", Method: http.MethodGet, Path: "/forgets/{id}", Summary: "Say how far a request to delete what is of a person is, what went, and what is left", Right: right(access.List, access.People)},
 		{ID: "list-channels", Method: http.MethodGet, Path: "/channels", Summary: "List accounts of channels and how they do", Right: right(access.List, access.Channels)},
 		{
 			ID: "list-audit", Method: http.MethodGet, Path: "/audit", Summary: "List what was written through this API, newest first", Right: right(access.List, access.Audits),

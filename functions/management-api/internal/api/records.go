@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"tuluat.ai/harness/functions/management-api/internal/access"
+	"tuluat.ai/harness/functions/management-api/internal/logs"
 	"tuluat.ai/harness/shared/event"
 	"tuluat.ai/harness/shared/harness"
 	"tuluat.ai/harness/shared/harness/view"
@@ -23,7 +24,7 @@ type letterStore interface {
 }
 
 type recordStore interface {
-	ListLogs(ctx context.Context, f postgres.LogFilter, after view.Place, limit int) ([]view.LogEntry, view.Place, error)
+	logs.Store
 	MarkLogs(ctx context.Context, before postgres.LogMark) (postgres.LogMark, error)
 	ListChannels(ctx context.Context, after string, limit int) ([]view.ChannelAccount, error)
 	ListAudit(ctx context.Context, f postgres.AuditFilter, after view.Place, limit int) ([]view.AuditEntry, error)
@@ -53,8 +54,8 @@ type (
 		Follow  bool              `query:"follow" doc:"answer with a mark, for who goes on with what comes"`
 		Mark    string            `query:"mark" maxLength:"64" doc:"of the answer before, instead of a later and later since: the answer has all that may be new, and some that is not, which the ids tell"`
 	}
-	logsOutput struct{ Body logs }
-	logs       struct {
+	logsOutput struct{ Body logPage }
+	logPage    struct {
 		Items []view.LogEntry `json:"items" nullable:"false"`
 		Next  string          `json:"next,omitempty" doc:"the after of the next page; without it this is the last"`
 		Mark  string          `json:"mark,omitempty" doc:"of a first page with follow or a mark: the mark of who asks the next time. An entry that is committed late, behind newer ones, is in that answer"`
@@ -96,8 +97,6 @@ func (a *api) registerLetters() {
 }
 
 func (a *api) registerRecords() {
-	register(a, "list-logs", a.listLogs)
-	register(a, "list-agent-logs", a.listAgentLogs)
 	register(a, "list-channels", a.listChannels)
 	register(a, "list-audit", a.listAudit)
 	register(a, "whoami", a.whoami)
@@ -159,12 +158,12 @@ func (a *api) logs(ctx context.Context, in *LogsInput, agent harness.AgentName) 
 			return nil, err
 		}
 	}
-	rows, next, err := a.Store.ListLogs(ctx, f, in.place, in.Limit)
+	rows, next, err := a.records.List(ctx, f, in.place, in.Limit)
 	if err != nil {
 		return nil, err
 	}
 	page := part(&in.Page, rows, next).Body
-	out := &logsOutput{Body: logs{Items: page.Items, Next: page.Next}}
+	out := &logsOutput{Body: logPage{Items: page.Items, Next: page.Next}}
 	if follows {
 		out.Body.Mark = mark.String()
 	}

@@ -21,7 +21,6 @@ type executionStore interface {
 	ListExecutions(ctx context.Context, f postgres.ExecutionFilter, after view.Place, limit int) ([]view.Execution, error)
 	GetExecution(ctx context.Context, id harness.ExecutionID) (view.Execution, error)
 	RequestExecution(ctx context.Context, r postgres.ExecutionRequest) (view.Execution, bool, []event.Event, error)
-	ReadOutput(ctx context.Context, id harness.ExecutionID, stream string, offset int64, max int) (view.Output, error)
 }
 
 type (
@@ -170,7 +169,7 @@ func (a *api) getExecution(ctx context.Context, in *executionInput) (*executionO
 }
 
 func (a *api) readOutput(ctx context.Context, in *readOutputInput) (*readOutput, error) {
-	o, err := a.Store.ReadOutput(ctx, harness.ExecutionID(in.ID), in.Stream, in.Offset, in.Max)
+	o, err := a.records.Output(ctx, harness.ExecutionID(in.ID), in.Stream, in.Offset, in.Max)
 	if o.Data == nil {
 		o.Data = []byte{} // an empty text, not null
 	}

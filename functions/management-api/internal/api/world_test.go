@@ -21,6 +21,8 @@ import (
 	"tuluat.ai/harness/functions/management-api/internal/access"
 	"tuluat.ai/harness/functions/management-api/internal/api"
 	"tuluat.ai/harness/shared/api/v1alpha1"
+	"tuluat.ai/harness/shared/archive"
+	"tuluat.ai/harness/shared/archive/archivetest"
 	"tuluat.ai/harness/shared/event"
 	"tuluat.ai/harness/shared/function/functiontest"
 	"tuluat.ai/harness/shared/harness"
@@ -49,9 +51,11 @@ func (r rights) Allow(ctx context.Context, c access.Caller, want access.Right) (
 // world is the API over a real database and a folder of YAML.
 type world struct {
 	*functiontest.Database
-	folder string
-	client *http.Client
-	logs   *functiontest.Logs
+	folder  string
+	client  *http.Client
+	logs    *functiontest.Logs
+	bucket  *archivetest.Bucket
+	objects *archive.Store
 
 	address string
 	mu      sync.Mutex
@@ -94,6 +98,7 @@ func newWorld(t *testing.T) *world {
 		client: &http.Client{Transport: &http.Transport{MaxIdleConnsPerHost: 16}},
 	}
 	t.Cleanup(w.client.CloseIdleConnections)
+	w.objects, w.bucket = archivetest.New(t)
 	for _, name := range []string{"coder", "spare", "switched"} {
 		w.file(name+".yaml", fmt.Sprintf(agentYAML, name))
 	}
@@ -164,7 +169,7 @@ func (w *world) start(address string, change ...func(*api.Options)) {
 	}
 	drain := make(chan struct{})
 	o := api.Options{
-		Store: store, Resources: resource.Folder{Path: w.folder, Limits: v1alpha1.DefaultLimits()}, Access: rights{static},
+		Store: store, Objects: w.objects, Resources: resource.Folder{Path: w.folder, Limits: v1alpha1.DefaultLimits()}, Access: rights{static},
 		Limits: access.Limits{PerSecond: 1e6, Burst: 1e6}, Publish: w.publish, Log: slog.New(slog.NewJSONHandler(w.logs, nil)),
 		Now: time.Now, Drain: drain, Version: "test",
 	}

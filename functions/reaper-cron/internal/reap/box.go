@@ -6,6 +6,7 @@ import (
 	"sync"
 	"time"
 
+	"tuluat.ai/harness/shared/harness"
 	"tuluat.ai/harness/shared/postgres"
 )
 
@@ -18,8 +19,9 @@ type box struct {
 
 	mu          sync.Mutex
 	found, done int
-	objects     int // of those found, without a row
-	lost        int // of those found, without an object
+	objects     int    // of those found, without a row
+	lost        int    // of those found, without an object
+	noted       string // why something is left that nobody but an operator can do
 }
 
 func (b *box) over() bool {
@@ -39,10 +41,17 @@ func (b *box) leaks(objects, rows int) {
 	b.objects, b.lost = objects, rows
 }
 
+// note says in the report why something is left; the pass is no failure for it.
+func (b *box) note(why error) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.noted = harness.MessageOf(why)
+}
+
 func (b *box) finding() postgres.Finding {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	return postgres.Finding{Found: b.found, Done: b.done, Left: b.found - b.done, Objects: b.objects, Rows: b.lost}
+	return postgres.Finding{Found: b.found, Done: b.done, Left: b.found - b.done, Objects: b.objects, Rows: b.lost, Note: b.noted}
 }
 
 // batches calls take until it finds less than a batch or the box is over. take

@@ -11,6 +11,7 @@ import (
 	"fmt"
 	"log/slog"
 	"runtime/debug"
+	"slices"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -59,6 +60,9 @@ type Store interface {
 	DeleteOldDrafts(ctx context.Context, keep time.Duration, limit int) (int, error)
 	DeleteOldReports(ctx context.Context, keep time.Duration, limit int) (int, error)
 	DeleteMootAnnouncements(ctx context.Context, limit int) (int, error)
+
+	archiveStore
+	forgetStore
 }
 
 // Driver is what the sweep does to sandboxes.
@@ -77,11 +81,15 @@ type Poster interface {
 type Options struct {
 	Store   Store
 	Driver  Driver
+	Objects Objects // nil: no bucket, nothing is archived or dropped
 	Poster  Poster
 	Direct  map[Sink][]string // subscribers, for what the broker does not deliver
 	Batch   int               // rows an item takes at a time
-	Stay    time.Duration     // how long a request stays for short timers; 0: one pass
-	Owner   string            // in leases
+
+	PartEntries int // log entries of one object; 0: part.MaxEntries
+
+	Stay    time.Duration // how long a request stays for short timers; 0: one pass
+	Owner   string        // in leases
 	Log     *slog.Logger
 	Metrics prometheus.Registerer
 	Now     func() time.Time
@@ -145,21 +153,22 @@ type item struct {
 
 // items is every item, in the order of a pass: what people wait for first.
 func (r *Reaper) items() []item {
-	return append(append([]item{{"schedules", r.startScheduled}}, r.timers()...),
-		item{"sandboxes", r.endSandboxes},
-		item{"leaks", r.findLeaks},
-		item{"orphans", r.endOrphans},
-		item{"volumes", r.sweepVolumes},
-		item{"conversations", r.completeIdle},
-		item{"agent_status", r.freshenStatuses},
-		item{"figures", r.foldFigures},
-		item{"log_partitions", r.createPartitions},
-		item{"old_inbox", r.deleteInbox},
-		item{"old_notices", r.deleteNotices},
-		item{"old_announcements", r.deleteAnnouncements},
-		item{"old_drafts", r.deleteDrafts},
-		item{"old_reports", r.deleteReports},
-	)
+	return slices.Concat([]item{{"schedules", r.startScheduled}}, r.timers(), []item{
+		{"sandboxes", r.endSandboxes},
+		{"leaks", r.findLeaks},
+		{"orphans", r.endOrphans},
+		{"volumes", r.sweepVolumes},
+		{"forget", r.forget},
+		{"conversations", r.completeIdle},
+		{"agent_status", r.freshenStatuses},
+		{"figures", r.foldFigures},
+		{"log_partitions", r.createPartitions},
+		{"old_inbox", r.deleteInbox},
+		{"old_notices", r.deleteNotices},
+		{"old_announcements", r.deleteAnnouncements},
+		{"old_drafts", r.deleteDrafts},
+		{"old_reports", r.deleteReports},
+	}, r.archiving())
 }
 
 // timers are the items that also run between passes.

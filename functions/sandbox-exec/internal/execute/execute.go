@@ -235,7 +235,7 @@ func gaveUp(claim *postgres.ExecutionClaim) postgres.ExecutionOutcome {
 	return postgres.ExecutionOutcome{
 		State:       harness.ExecutionUnknown,
 		Reason:      fmt.Sprintf("its outcome could not be had in %d attempts", maxAttempts),
-		StdoutBytes: claim.StdoutStored, StderrBytes: claim.StderrStored, EndSandbox: postgres.SandboxUnproved,
+		StdoutBytes: claim.StdoutStored, StderrBytes: claim.StderrStored, EndSandbox: postgres.SandboxUnproved, Lost: "its outcome could not be had",
 	}
 }
 

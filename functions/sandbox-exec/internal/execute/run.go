@@ -1,6 +1,7 @@
 package execute
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"strings"
@@ -102,6 +103,9 @@ func outcome(r sandbox.Result, rest []postgres.OutputPiece) postgres.ExecutionOu
 		words = append(words, "a part of its output was lost")
 	}
 	o.Reason = strings.Join(words, "; ")
+	if r.Incomplete || r.State == harness.ExecutionSandboxGone || r.State == harness.ExecutionUnknown {
+		o.Lost = cmp.Or(r.Message, string(r.Reason), "the sandbox could not be read")
+	}
 	if r.Reason == sandbox.ReasonNoProgram {
 		o.Unusable = o.Reason // the shell: no command can be started there
 	}

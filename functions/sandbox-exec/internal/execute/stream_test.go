@@ -118,15 +118,15 @@ func TestOutcome(t *testing.T) {
 		},
 		"lost output is told": {
 			result: sandbox.Result{State: harness.ExecutionOutOfMemory, Signal: "SIGKILL", Reason: sandbox.ReasonMemory, Message: "too much", Incomplete: true},
-			want:   postgres.ExecutionOutcome{State: harness.ExecutionOutOfMemory, Reason: "too much; a part of its output was lost"},
+			want:   postgres.ExecutionOutcome{State: harness.ExecutionOutOfMemory, Reason: "too much; a part of its output was lost", Lost: "too much"},
 		},
 		"a sandbox that is gone takes no more": {
 			result: sandbox.Result{State: harness.ExecutionSandboxGone, Reason: sandbox.ReasonSandboxGone},
-			want:   postgres.ExecutionOutcome{State: harness.ExecutionSandboxGone, EndSandbox: "SANDBOX_GONE"},
+			want:   postgres.ExecutionOutcome{State: harness.ExecutionSandboxGone, EndSandbox: "SANDBOX_GONE", Lost: "SANDBOX_GONE"},
 		},
 		"nor one that cannot be asked": {
 			result: sandbox.Result{State: harness.ExecutionUnknown, Reason: sandbox.ReasonUnproved},
-			want:   postgres.ExecutionOutcome{State: harness.ExecutionUnknown, EndSandbox: "UNPROVED"},
+			want:   postgres.ExecutionOutcome{State: harness.ExecutionUnknown, EndSandbox: "UNPROVED", Lost: "UNPROVED"},
 		},
 		"a sandbox without a shell is told of": {
 			result: sandbox.Result{State: harness.ExecutionFailed, Reason: sandbox.ReasonNoProgram, Message: "no bash"},

@@ -113,7 +113,7 @@ Environment:
 		{"talk", "Talk to agents:", []*cobra.Command{newChat(sys), newSend(sys)}},
 		{"manage", "Manage agents and workflows:", []*cobra.Command{newGet(sys), newDescribe(sys), newApply(sys), newDelete(sys), newAgent(sys)}},
 		{"operate", "See and decide what happens:", []*cobra.Command{
-			newSession(sys), newApproval(sys), newLogs(sys), newSandbox(sys), newExecution(sys), newDeadLetter(sys), newChannel(sys), newAudit(sys),
+			newSession(sys), newApproval(sys), newLogs(sys), newSandbox(sys), newExecution(sys), newDeadLetter(sys), newChannel(sys), newAudit(sys), newForget(sys),
 			newStop(sys), newResume(sys), newUsage(sys),
 		}},
 		{"connect", "Connect:", []*cobra.Command{newLogin(sys), newLogout(sys), newWhoAmI(sys), newVersion(sys)}},

@@ -45,6 +45,7 @@ func newLogs(sys System) *cobra.Command {
 		}
 		return l.run(ctx)
 	})
+	cmd.AddCommand(newLogsExport(sys), newLogsVerify(sys))
 	return cmd
 }
 

@@ -1,0 +1,40 @@
+package harness
+
+// What is kept of what agents did, and how it goes.
+func logWords() []Word {
+	return []Word{
+		{Name: "logs", Meaning: "how long log entries and output are kept", Key: "logs"},
+		{Name: "retentionDays", Meaning: "the days for which Postgres keeps them", Key: "retentionDays"},
+		{Name: "archiveDays", Meaning: "the days for which the archive keeps them after that", Key: "archiveDays"},
+		{Name: "logArchive", Meaning: "an object of the bucket with what Postgres keeps no more, or is about to", Table: "log_archives"},
+		{Name: "logArchiveSession", Meaning: "of which sessions an object has entries", Table: "log_archive_sessions"},
+		{Name: "entries", Meaning: "that an object holds log entries", Value: "ENTRIES"},
+		{Name: "entryCount", Meaning: "how many entries an object holds", Column: "entry_count"},
+		{Name: "firstAt", Meaning: "the time of the oldest entry of an object", Column: "first_at"},
+		{Name: "firstLogId", Meaning: "the id of the oldest entry of an object", Column: "first_log_id"},
+		{Name: "lastAt", Meaning: "the time of the newest entry of an object", Column: "last_at"},
+		{Name: "lastLogId", Meaning: "the id of the newest entry of an object", Column: "last_log_id"},
+		{Name: "endByte", Meaning: "the byte of a stream behind the last that an object holds", Column: "end_byte"},
+		{Name: "replaces", Meaning: "the object whose place another takes, less what was forgotten", Column: "replaces"},
+		{Name: "verified", Meaning: "an object that was read back and is right", Value: "VERIFIED"},
+		{Name: "removing", Meaning: "an object that is to be deleted", Value: "REMOVING"},
+		{Name: "missing", Meaning: "an object that a row relies on and the bucket does not have", Value: "MISSING"},
+		{Name: "changed", Meaning: "an object whose digest is another", Value: "CHANGED"},
+		{Name: "checked", Meaning: "how many objects were looked at", Key: "checked"},
+		{Name: "bytes", Meaning: "how much of the archive was read and is right", Key: "bytes"},
+		{Name: "note", Meaning: "why an item of a pass leaves something that is no failure", Key: "note"},
+		{Name: "outputArchivedAt", Meaning: "when it was seen to that Postgres keeps the ends of the output only", Column: "output_archived_at"},
+		{Name: "outputLost", Meaning: "what a command printed and nobody has, and why", Column: "output_lost", Key: "outputLost"},
+		{Name: "stdoutStart", Meaning: "the first byte of stdout that is lost", Key: "stdoutStart"},
+		{Name: "stdoutEnd", Meaning: "the byte of stdout behind the last that is lost, where that is known", Key: "stdoutEnd"},
+		{Name: "stderrStart", Meaning: "the first byte of stderr that is lost", Key: "stderrStart"},
+		{Name: "stderrEnd", Meaning: "the byte of stderr behind the last that is lost, where that is known", Key: "stderrEnd"},
+		{Name: "forgetRequest", Meaning: "that what is of one person is to be deleted", Table: "forget_requests", Column: "forget_request_id"},
+		{Name: "forgetSession", Meaning: "a session that such a request is about", Table: "forget_sessions"},
+		{Name: "personDigest", Meaning: "by which a person is known whose name is forgotten", Column: "person_digest"},
+		{Name: "requestedBy", Meaning: "who asked that a person is forgotten", Column: "requested_by", Key: "requestedBy"},
+		{Name: "report", Meaning: "what forgetting has deleted so far", Column: "report"},
+		{Name: "counts", Meaning: "what forgetting has deleted so far, by kind", Key: "counts"},
+		{Name: "whole", Meaning: "nobody else wrote in the session: it is deleted", Column: "whole"},
+	}
+}
