@@ -27,6 +27,7 @@ var outside = map[string]string{
 	"scripts/tools/generate": "generators",
 	"scripts/temporal":       "a Temporal server, for tests",
 	"scripts/promtool":       "Prometheus' own tool, for tests",
+	"scripts/versitygw":      "the real S3 server, for tests",
 }
 
 // module is one go.mod below the root.
