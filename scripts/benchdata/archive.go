@@ -48,7 +48,7 @@ func archived(ctx context.Context, dsn string, o options) (err error) {
 		return err
 	}
 	defer func() { err = errors.Join(err, stop()) }()
-	if err := os.MkdirAll(filepath.Join(o.dir, "agents"), 0o755); err != nil {
+	if err := errors.Join(os.MkdirAll(filepath.Join(o.dir, "agents"), 0o755), os.MkdirAll(filepath.Join(o.dir, "sandboxes"), 0o755)); err != nil {
 		return err
 	}
 	env := append(os.Environ(), "DATABASE_URL="+dsn, "BROKER_URL=http://127.0.0.1:1", "S3_ENDPOINT="+s3, "S3_BUCKET="+archiveBucket, "AWS_ACCESS_KEY_ID=bench", "AWS_SECRET_ACCESS_KEY=bench")
@@ -134,7 +134,8 @@ func begin(ctx context.Context, dir, name string, env []string) (*process, error
 		}
 		time.Sleep(50 * time.Millisecond)
 	}
-	return nil, errors.Join(fmt.Errorf("%s does not become ready; see %s", name, log.Name()), p.end())
+	said, err := os.ReadFile(log.Name())
+	return nil, errors.Join(fmt.Errorf("%s does not become ready: %s", name, said), err, p.end())
 }
 
 func (p *process) end() error {
