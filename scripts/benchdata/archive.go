@@ -48,11 +48,16 @@ func archived(ctx context.Context, dsn string, o options) (err error) {
 		return err
 	}
 	defer func() { err = errors.Join(err, stop()) }()
-	if err := errors.Join(os.MkdirAll(filepath.Join(o.dir, "agents"), 0o755), os.MkdirAll(filepath.Join(o.dir, "sandboxes"), 0o755)); err != nil {
+	sandboxes, err := os.MkdirTemp("", "bd-") // whose path must be short
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, os.RemoveAll(sandboxes)) }()
+	if err := os.MkdirAll(filepath.Join(o.dir, "agents"), 0o755); err != nil {
 		return err
 	}
 	env := append(os.Environ(), "DATABASE_URL="+dsn, "BROKER_URL=http://127.0.0.1:1", "S3_ENDPOINT="+s3, "S3_BUCKET="+archiveBucket, "AWS_ACCESS_KEY_ID=bench", "AWS_SECRET_ACCESS_KEY=bench")
-	sweep, err := begin(ctx, o.dir, "reaper-cron", append(env, "STAY=0", "SANDBOX_DRIVER=local", "SANDBOX_LOCAL_DIR="+filepath.Join(o.dir, "sandboxes"), "SANDBOX_LOCAL_RUNNER=/bin/true"))
+	sweep, err := begin(ctx, o.dir, "reaper-cron", append(env, "STAY=0", "SANDBOX_DRIVER=local", "SANDBOX_LOCAL_DIR="+sandboxes, "SANDBOX_LOCAL_RUNNER=/bin/true"))
 	if err != nil {
 		return err
 	}
