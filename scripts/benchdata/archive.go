@@ -48,11 +48,16 @@ func archived(ctx context.Context, dsn string, o options) (err error) {
 		return err
 	}
 	defer func() { err = errors.Join(err, stop()) }()
+	sandboxes, err := os.MkdirTemp("", "bd-") // whose path must be short
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, os.RemoveAll(sandboxes)) }()
 	if err := os.MkdirAll(filepath.Join(o.dir, "agents"), 0o755); err != nil {
 		return err
 	}
 	env := append(os.Environ(), "DATABASE_URL="+dsn, "BROKER_URL=http://127.0.0.1:1", "S3_ENDPOINT="+s3, "S3_BUCKET="+archiveBucket, "AWS_ACCESS_KEY_ID=bench", "AWS_SECRET_ACCESS_KEY=bench")
-	sweep, err := begin(ctx, o.dir, "reaper-cron", append(env, "STAY=0", "SANDBOX_DRIVER=local", "SANDBOX_LOCAL_DIR="+filepath.Join(o.dir, "sandboxes"), "SANDBOX_LOCAL_RUNNER=/bin/true"))
+	sweep, err := begin(ctx, o.dir, "reaper-cron", append(env, "STAY=0", "SANDBOX_DRIVER=local", "SANDBOX_LOCAL_DIR="+sandboxes, "SANDBOX_LOCAL_RUNNER=/bin/true"))
 	if err != nil {
 		return err
 	}
@@ -134,7 +139,8 @@ func begin(ctx context.Context, dir, name string, env []string) (*process, error
 		}
 		time.Sleep(50 * time.Millisecond)
 	}
-	return nil, errors.Join(fmt.Errorf("%s does not become ready; see %s", name, log.Name()), p.end())
+	said, err := os.ReadFile(log.Name())
+	return nil, errors.Join(fmt.Errorf("%s does not become ready: %s", name, said), err, p.end())
 }
 
 func (p *process) end() error {
