@@ -86,7 +86,7 @@ func TestVerdictsAreCommittedShownAndCounted(t *testing.T) {
 			break
 		}
 	}
-	if len(seen) != 2 || seen[0].Stage != harness.StageToolCall || seen[0].Verdict != harness.GuardrailHit || seen[0].ToolCall != "call_a" || seen[0].Reason != "why" || seen[0].ID >= seen[1].ID {
+	if len(seen) != 2 || seen[0].Stage != harness.StageToolCall || seen[0].Verdict != harness.GuardrailHit || seen[0].ToolCall != "call_a" || seen[0].Reason != "why" || seen[0].ID == seen[1].ID {
 		t.Errorf("the timeline has %+v", seen)
 	}
 	say(t, owner, "a", "chat-a", "again")

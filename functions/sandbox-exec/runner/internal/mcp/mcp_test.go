@@ -60,7 +60,7 @@ func serve() {
 		if err := r.Session.Ping(ctx, nil); err != nil {
 			return nil, nil, err
 		}
-		_, err := r.Session.ListRoots(ctx, nil)
+		_, err := r.Session.ListRoots(ctx, nil) //nolint:staticcheck // servers do
 		return &sdk.CallToolResult{Content: []sdk.Content{&sdk.TextContent{Text: fmt.Sprint("refused: ", err != nil)}}}, nil, nil
 	})
 	sdk.AddTool(s, &sdk.Tool{Name: "structured"}, func(context.Context, *sdk.CallToolRequest, struct{}) (*sdk.CallToolResult, said, error) {
