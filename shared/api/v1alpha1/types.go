@@ -87,7 +87,7 @@ type Model struct {
 
 // AgentModel says which models think for an agent.
 //
-// +kubebuilder:validation:XValidation:rule="!has(self.fallbacks) || self.fallbacks.all(f, self.fallbacks.exists_one(o, o.name == f.name && (has(o.provider) ? o.provider : ”) == (has(f.provider) ? f.provider : ”)))",message="fallbacks lists one model twice: keep one of them",fieldPath=".fallbacks"
+// +kubebuilder:validation:XValidation:rule="!has(self.fallbacks) || self.fallbacks.all(f, self.fallbacks.exists_one(o, o.name == f.name && has(o.provider) == has(f.provider) && (!has(f.provider) || o.provider == f.provider)))",message="fallbacks lists one model twice: keep one of them",fieldPath=".fallbacks"
 type AgentModel struct {
 	Model `json:",inline"`
 	// Models that are asked when the one before fails: at once where it refuses, after the second attempt where it has a problem. What else the model says holds for them too.
