@@ -9,7 +9,7 @@ func management() []Word {
 		{Name: "before", Meaning: "what it was until then", Column: "before", Key: "before"},
 		{Name: "after", Meaning: "what it was from then on", Column: "after", Key: "after"},
 		{Name: "idempotencyKey", Meaning: "names a request, so that a repeat is known", Column: "idempotency_key"},
-		{Name: "executions", Meaning: "each execution that was to end with its sandbox", Key: "executions", Value: "EXECUTIONS"},
+		{Name: "executions", Meaning: "each execution that was to end with its sandbox; the kind of a limit on commands", Key: "executions", Value: "EXECUTIONS"},
 		{Name: "requestId", Meaning: "which request it came with", Column: "request_id", Key: "requestId"},
 		{Name: "log", Meaning: "one entry of agentExecutionLogs", Column: "log_id"},
 		{Name: "cancelledAt", Meaning: "since when somebody wants an execution ended", Column: "cancelled_at"},

@@ -6,7 +6,6 @@ func metricWords() []Word {
 		{Name: "figure", Meaning: "what has been counted of one kind of thing", Table: "figures", Column: "figure_name"},
 		{Name: "figureChange", Meaning: "a change of a figure that is not added to it yet", Table: "figure_changes"},
 		{Name: "label", Meaning: "which of the things of a figure", Column: "label"},
-		{Name: "amount", Meaning: "how many, or how much, of a figure", Column: "amount"},
 		{Name: "runState", Meaning: "how the turn of an inbound message ended", Column: "run_state"},
 		{Name: "readyAt", Meaning: "when a sandbox could first be used", Column: "ready_at"},
 		{Name: "objects", Meaning: "how many sandbox objects a sweep found that no row knows", Key: "objects"},
