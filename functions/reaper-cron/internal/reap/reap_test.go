@@ -100,17 +100,28 @@ ses_of_lost IDLE
 ses_over COMPLETED
 ses_reply IDLE`
 
+// counted is found without the figures, each of whose changes is a row: it looks
+// that all of them were added.
+func (w *world) counted(found map[string]postgres.Finding) map[string]postgres.Finding {
+	w.t.Helper()
+	if f := found["figures"]; f.Done == 0 || f.Done != f.Found {
+		w.t.Errorf("of %d changes of figures %d were added", f.Found, f.Done)
+	}
+	delete(found, "figures")
+	return found
+}
+
 func TestAFullPass(t *testing.T) {
 	w := newWorld(t)
 	w.neglect()
 	one := func(n int) postgres.Finding { return postgres.Finding{Found: n, Done: n} }
 	want := map[string]postgres.Finding{
-		"sessions": one(2), "announcements": one(1), "executions": one(2), "replies": one(1), "sandboxes": one(3), "leaks": one(2), "orphans": one(1),
+		"sessions": one(2), "announcements": one(1), "executions": one(2), "replies": one(1), "sandboxes": one(3), "leaks": {Found: 2, Done: 2, Objects: 1, Rows: 1}, "orphans": one(1),
 		"conversations": one(1), "log_partitions": one(1), "old_inbox": one(1), "old_announcements": one(1), "old_reports": one(1),
 	}
 	waits := map[string]postgres.Finding{"archive": {Found: 1, Left: 1, Note: "no bucket is configured (S3_BUCKET): what is old stays in Postgres and nothing is dropped"}}
 	maps.Copy(want, waits)
-	if diff := cmp.Diff(want, w.pass()); diff != "" {
+	if diff := cmp.Diff(want, w.counted(w.pass())); diff != "" {
 		t.Errorf("found (-want +got):\n%s", diff)
 	}
 	heard := w.broker.heard()
@@ -339,7 +350,7 @@ func TestBatches(t *testing.T) {
 		w.session(fmt.Sprint("ses_", i), `due_at = now() - interval '1 hour'`)
 	}
 	w.options.Batch = 3
-	if diff := cmp.Diff(map[string]postgres.Finding{"sessions": {Found: 7, Done: 7}}, w.pass()); diff != "" {
+	if diff := cmp.Diff(map[string]postgres.Finding{"sessions": {Found: 7, Done: 7}}, w.counted(w.pass())); diff != "" {
 		t.Error(diff)
 	}
 	if heard := w.broker.heard(); len(heard) != 7 {
