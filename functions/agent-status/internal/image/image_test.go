@@ -44,9 +44,13 @@ type world struct {
 	store  *postgres.Store
 	skills *image.Skills
 	asked  atomic.Int64 // requests for manifests and blobs
-	before http.HandlerFunc
+	before atomic.Pointer[http.HandlerFunc]
 	config string // of the pull secret
 }
+
+// answers has the registry answer by do first, which says by the header Handled
+// that it has.
+func (w *world) answers(do http.HandlerFunc) { w.before.Store(&do) }
 
 func newWorld(t *testing.T) *world {
 	w := &world{t: t, store: postgrestest.New(t)}
@@ -55,8 +59,8 @@ func newWorld(t *testing.T) *world {
 		if strings.Contains(r.URL.Path, "/manifests/") || strings.Contains(r.URL.Path, "/blobs/") {
 			w.asked.Add(1)
 		}
-		if w.before != nil {
-			w.before(answer, r)
+		if before := w.before.Load(); before != nil {
+			(*before)(answer, r)
 			if answer.Header().Get("Handled") != "" {
 				return
 			}
@@ -300,7 +304,7 @@ func TestALayerOfTenGigabytes(t *testing.T) {
 	for size, want := range map[int64]string{10 << 30: "has layers of more than 33554432 bytes", 100: "has a part that is larger than is read of one", -1: "has layers of more than"} {
 		w := newWorld(t)
 		var sent int64
-		w.before = func(a http.ResponseWriter, r *http.Request) {
+		w.answers(func(a http.ResponseWriter, r *http.Request) {
 			a.Header().Set("Handled", "1")
 			switch {
 			case strings.Contains(r.URL.Path, "/manifests/"):
@@ -318,7 +322,7 @@ func TestALayerOfTenGigabytes(t *testing.T) {
 					}
 				}
 			}
-		}
+		})
 		if _, _, wrong := w.files(skill(w.host+"/skills/csv:1", "/s")); !strings.Contains(wrong, want) || sent > 100<<20 {
 			t.Errorf("size %d: %q after %d MiB, want %q", size, wrong, sent>>20, want)
 		}
@@ -459,21 +463,21 @@ func TestARegistryThatDoesNotAnswer(t *testing.T) {
 			}
 		}, "has a part that is larger than is read of one"},
 	} {
-		w.before = c.answer
+		w.answers(c.answer)
 		w.aMinutePasses()
 		pass := w.skills.Begin()
 		got, _, wrong := w.in(pass, s)
 		if what == "endless" {
-			w.before = nil
+			w.before.Store(nil)
 			continue // it may be refused: that it ends is what matters
 		}
 		if got != "a=1" || wrong != "" || len(pass.Warnings()) != 1 || !strings.Contains(pass.Warnings()[0], c.want) {
 			t.Errorf("%s: %q, %s, warnings %q", what, got, wrong, pass.Warnings())
 		}
-		w.before = nil
+		w.before.Store(nil)
 	}
 	moved := skill(w.host+"/skills/csv:2", "")
-	w.before = func(http.ResponseWriter, *http.Request) { panic(http.ErrAbortHandler) }
+	w.answers(func(http.ResponseWriter, *http.Request) { panic(http.ErrAbortHandler) })
 	if got, _, wrong := w.files(moved); got != "" || !strings.Contains(wrong, "cannot be pulled") {
 		t.Errorf("another tag while it is away: %q, %q", got, wrong)
 	}
@@ -482,10 +486,10 @@ func TestARegistryThatDoesNotAnswer(t *testing.T) {
 // One slow registry costs a pass its time once, however many skills it has.
 func TestASlowRegistry(t *testing.T) {
 	w := newWorld(t)
-	w.before = func(a http.ResponseWriter, r *http.Request) {
+	w.answers(func(a http.ResponseWriter, r *http.Request) {
 		a.Header().Set("Handled", "1")
 		<-r.Context().Done()
-	}
+	})
 	pass := w.skills.Begin()
 	first, second := skill(w.host+"/skills/csv:1", ""), skill(w.host+"/skills/csv:2", "")
 	second.Name = "second"
@@ -500,13 +504,13 @@ func TestASlowRegistry(t *testing.T) {
 func TestCredentials(t *testing.T) {
 	w := newWorld(t)
 	w.push("csv:1", of(t, layer(t, entry{name: "a", text: "1"})))
-	w.before = func(a http.ResponseWriter, r *http.Request) {
+	w.answers(func(a http.ResponseWriter, r *http.Request) {
 		if user, password, _ := r.BasicAuth(); user != "u" || password != "p, with a comma" {
 			a.Header().Set("Handled", "1")
 			a.Header().Set("WWW-Authenticate", `Basic realm="r"`)
 			a.WriteHeader(http.StatusUnauthorized)
 		}
-	}
+	})
 	for what, c := range map[string]struct{ config, secret, want string }{
 		"none":          {"", "", "the registry does not let these credentials read it"},
 		"right":         {fmt.Sprintf(`{"auths": {%q: {"username": "u", "password": "p, with a comma"}}}`, w.host), "pull", ""},
@@ -549,12 +553,12 @@ func TestAddresses(t *testing.T) {
 	}
 	elsewhere := httptest.NewServer(http.HandlerFunc(func(http.ResponseWriter, *http.Request) { t.Error("the redirect was followed") }))
 	defer elsewhere.Close()
-	w.before = func(a http.ResponseWriter, r *http.Request) {
+	w.answers(func(a http.ResponseWriter, r *http.Request) {
 		if strings.Contains(r.URL.Path, "/blobs/") {
 			a.Header().Set("Handled", "1")
 			http.Redirect(a, r, elsewhere.URL, http.StatusTemporaryRedirect)
 		}
-	}
+	})
 	if _, _, wrong := w.files(s); !strings.Contains(wrong, "plain http") {
 		t.Errorf("redirected: %q", wrong)
 	}
