@@ -108,7 +108,14 @@ func serve(t *testing.T, options *sdk.StreamableHTTPOptions) *far {
 		f.mu.Unlock()
 		handler.ServeHTTP(rw, r)
 	}))
-	t.Cleanup(func() { close(f.done); f.CloseClientConnections(); f.Close() })
+	t.Cleanup(func() {
+		close(f.done)
+		f.CloseClientConnections()
+		f.Close()
+		for session := range f.sdk.Sessions() { // whose client could not say that it ends
+			_ = session.Close()
+		}
+	})
 	return f
 }
 
