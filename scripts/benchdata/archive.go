@@ -1,21 +1,17 @@
 package main
 
 import (
-	"bytes"
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
 	"net"
 	"net/http"
+	"net/url"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"slices"
 	"strconv"
 	"strings"
-	"syscall"
 	"time"
 
 	"github.com/jackc/pgx/v5"
@@ -27,7 +23,6 @@ import (
 
 const (
 	archiveBucket = "archive"
-	archiveToken  = "benchdata-0123456789abcdefghij"
 	hotDays       = 3 // that stay in Postgres
 )
 
@@ -53,9 +48,6 @@ func archived(ctx context.Context, dsn string, o options) (err error) {
 		return err
 	}
 	defer func() { err = errors.Join(err, os.RemoveAll(sandboxes)) }()
-	if err := os.MkdirAll(filepath.Join(o.dir, "agents"), 0o755); err != nil {
-		return err
-	}
 	env := append(os.Environ(), "DATABASE_URL="+dsn, "BROKER_URL=http://127.0.0.1:1", "S3_ENDPOINT="+s3, "S3_BUCKET="+archiveBucket, "AWS_ACCESS_KEY_ID=bench", "AWS_SECRET_ACCESS_KEY=bench")
 	sweep, err := begin(ctx, o.dir, "reaper-cron", append(env, "STAY=0", "SANDBOX_DRIVER=local", "SANDBOX_LOCAL_DIR="+sandboxes, "SANDBOX_LOCAL_RUNNER=/bin/true"))
 	if err != nil {
@@ -65,7 +57,7 @@ func archived(ctx context.Context, dsn string, o options) (err error) {
 	if err = errors.Join(err, sweep.end()); err != nil {
 		return err
 	}
-	api, err := begin(ctx, o.dir, "management-api", append(env, "MANAGEMENT_TOKEN="+archiveToken, "AGENTS_DIR="+filepath.Join(o.dir, "agents"), "RATE_LIMIT=100000", "RATE_BURST=100000"))
+	api, err := beginAPI(ctx, o.dir, env)
 	if err != nil {
 		return err
 	}
@@ -101,67 +93,6 @@ func serveS3(file string) (address string, stop func() error, err error) {
 	}, nil
 }
 
-// process is a function of the system that runs.
-type process struct {
-	command *exec.Cmd
-	url     string
-}
-
-// begin builds a function and starts it.
-func begin(ctx context.Context, dir, name string, env []string) (*process, error) {
-	binary := filepath.Join(dir, name)
-	build := exec.CommandContext(ctx, "go", "build", "-tags", "local", "-o", binary, "tuluat.ai/harness/functions/"+name)
-	build.Stdout, build.Stderr = os.Stderr, os.Stderr
-	if err := build.Run(); err != nil {
-		return nil, err
-	}
-	free, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		return nil, err
-	}
-	port := strconv.Itoa(free.Addr().(*net.TCPAddr).Port)
-	if err := free.Close(); err != nil {
-		return nil, err
-	}
-	log, err := os.Create(filepath.Join(dir, name+".log"))
-	if err != nil {
-		return nil, err
-	}
-	p := &process{command: exec.CommandContext(ctx, binary), url: "http://127.0.0.1:" + port}
-	p.command.Env = append(slices.Clone(env), "PORT="+port, "METRICS_PORT=0")
-	p.command.Stdout, p.command.Stderr = log, log
-	if err := errors.Join(p.command.Start(), log.Close()); err != nil {
-		return nil, err
-	}
-	for range 200 {
-		if response, err := http.Get(p.url + "/readyz"); err == nil {
-			return p, response.Body.Close()
-		}
-		time.Sleep(50 * time.Millisecond)
-	}
-	said, err := os.ReadFile(log.Name())
-	return nil, errors.Join(fmt.Errorf("%s does not become ready: %s", name, said), err, p.end())
-}
-
-func (p *process) end() error {
-	if err := p.command.Process.Signal(syscall.SIGTERM); err != nil {
-		return err
-	}
-	return p.command.Wait()
-}
-
-// peak is the most memory that the process has held, in MiB.
-func (p *process) peak() int {
-	text, _ := os.ReadFile(fmt.Sprintf("/proc/%d/status", p.command.Process.Pid)) // elsewhere than on Linux: 0
-	for line := range strings.Lines(string(text)) {
-		if rest, ok := strings.CutPrefix(line, "VmHWM:"); ok {
-			kb, _ := strconv.Atoi(strings.TrimSuffix(strings.TrimSpace(rest), " kB"))
-			return kb >> 10
-		}
-	}
-	return 0
-}
-
 // sweepAll lets pass follow on pass until nothing is left to archive.
 func sweepAll(ctx context.Context, conn *pgx.Conn, sweep *process) error {
 	before, err := logSize(ctx, conn)
@@ -194,7 +125,7 @@ func sweepAll(ctx context.Context, conn *pgx.Conn, sweep *process) error {
 			(SELECT COALESCE(sum(entry_count), 0)::bigint FROM log_archives WHERE state = 'VERIFIED')`).Scan(&findings, &entries); err != nil {
 			return err
 		}
-		fmt.Printf("%-6d %12d %12.0f %10d MiB\n", n, entries, float64(entries)/time.Since(began).Seconds(), sweep.peak())
+		fmt.Printf("%-6d %12d %12.0f %10d MiB\n", n, entries, float64(entries)/time.Since(began).Seconds(), sweep.peak()>>20)
 		if f := findings["archive"]; f.Reason != "" {
 			return errors.New(f.Reason)
 		}
@@ -236,12 +167,13 @@ func spanning(ctx context.Context, conn *pgx.Conn, api *process, runs int) error
 	} {
 		var took []time.Duration
 		for run := range runs {
-			mark := "?"
-			if strings.Contains(c.path, "?") {
-				mark = "&"
-			}
+			query := url.Values{"limit": {strconv.Itoa(pageRows)}, "until": {c.until(run).UTC().Format(time.RFC3339Nano)}}
 			began := time.Now()
-			if err := readPage(ctx, api.url+"/api/v1"+c.path+mark+"limit=50&until="+c.until(run).UTC().Format(time.RFC3339Nano)); err != nil {
+			p, err := api.list(ctx, c.path, query)
+			if err == nil && len(p.Items) == 0 {
+				err = errors.New("a page without entries")
+			}
+			if err != nil {
 				return fmt.Errorf("%s: %w", c.what, err)
 			}
 			took = append(took, time.Since(began))
@@ -249,30 +181,6 @@ func spanning(ctx context.Context, conn *pgx.Conn, api *process, runs int) error
 		slices.Sort(took)
 		fmt.Printf("%-44s %9.2f %9.2f\n", c.what, ms(took[len(took)/2]), ms(took[len(took)*99/100]))
 	}
-	fmt.Printf("peak memory of the API: %d MiB\n", api.peak())
-	return nil
-}
-
-func readPage(ctx context.Context, url string) error {
-	request, err := http.NewRequestWithContext(ctx, http.MethodGet, url, nil)
-	if err != nil {
-		return err
-	}
-	request.Header.Set("Authorization", "Bearer "+archiveToken)
-	response, err := http.DefaultClient.Do(request)
-	if err != nil {
-		return err
-	}
-	defer response.Body.Close()
-	text, err := io.ReadAll(response.Body)
-	if err != nil {
-		return err
-	}
-	var page struct {
-		Items []json.RawMessage `json:"items"`
-	}
-	if err := json.Unmarshal(text, &page); err != nil || response.StatusCode != http.StatusOK || len(page.Items) == 0 {
-		return fmt.Errorf("%s with %d entries: %s %w", response.Status, len(page.Items), bytes.TrimSpace(text[:min(len(text), 300)]), err)
-	}
+	fmt.Printf("peak memory of the API: %d MiB\n", api.peak()>>20)
 	return nil
 }

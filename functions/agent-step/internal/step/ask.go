@@ -171,10 +171,7 @@ func (p plan) asked(c *postgres.Claim) (next plan, ok bool) {
 		case q.Kind == harness.ApprovalOfBudget:
 			p.refused = refusal(q)
 		case q.Subject.Guardrail == nil:
-		case q.Subject.Guardrail.Stage == harness.StageInput && open:
-			p.commit.State = harness.SessionAwaitingApproval
-			return p, true
-		case q.Subject.Guardrail.Stage == harness.StageOutput && open:
+		case open && (q.Subject.Guardrail.Stage == harness.StageInput || q.Subject.Guardrail.Stage == harness.StageOutput):
 			p.commit.State = harness.SessionAwaitingApproval
 			return p, true
 		case q.Subject.Guardrail.Stage == harness.StageOutput && q.Proposal != nil && q.Proposal.Step != nil:
