@@ -4,13 +4,19 @@ package e2e_test
 
 import (
 	"context"
+	"flag"
 	"fmt"
+	"net/http"
+	"slices"
 	"strings"
 	"testing"
 	"time"
 
+	"github.com/jackc/pgx/v5"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"tuluat.ai/harness/scripts/internal/counted"
 )
 
 // journeyChat: the sample agent is applied as a resource, somebody writes to it
@@ -130,15 +136,17 @@ func (s *system) atZero(ctx context.Context) error {
 	return nil
 }
 
-// journeyIdle: while nobody talks nothing runs but the sweep, and after that the
-// next message is answered as ever.
+var flagSilence = flag.Duration("silence", 2*time.Minute, "how long nobody talks in the journey idle")
+
+// journeyIdle: while nobody talks nothing runs but the sweep; after that every
+// figure is what the rows say, and the next message is answered as ever.
 func journeyIdle(t *testing.T, s *system) {
 	ctx := t.Context()
 	began := time.Now()
 	must(t, s.atZero(ctx))
 	s.figures.add("idle", "last message to 0 pods", short(time.Since(began)), "")
 
-	const watched = 2 * time.Minute
+	watched := *flagSilence
 	var podTime, zero time.Duration
 	seen, adapters := map[string]time.Duration{}, []string(nil)
 	longest, run := time.Duration(0), time.Duration(0)
@@ -172,7 +180,7 @@ func journeyIdle(t *testing.T, s *system) {
 		longest = max(longest, run)
 	}
 	ctx = t.Context()
-	t.Logf("two minutes of silence: 0 function pods for %s, longest at a stretch %s; pods that were: %v; adapters of Knative: %v", short(zero), short(longest), seen, adapters)
+	t.Logf("%s of silence: 0 function pods for %s, longest at a stretch %s; pods that were: %v; adapters of Knative: %v", watched, short(zero), short(longest), seen, adapters)
 	for service := range seen {
 		if service != "reaper-cron" && service != "agent-status" {
 			t.Errorf("%s ran while nobody talked", service)
@@ -184,8 +192,9 @@ func journeyIdle(t *testing.T, s *system) {
 	s.figures.add("idle", "longest stretch without a function pod", short(longest), "")
 	perHour := podTime.Seconds() * float64(time.Hour) / float64(watched)
 	s.figures.add("idle", "pod-seconds of functions per idle hour", fmt.Sprintf("%.0f (%.1f%% of one pod)", perHour, perHour/36), "")
-	s.figures.add("idle", "sandboxes in two idle minutes", "0", "0")
+	s.figures.add("idle", "sandboxes in "+watched.String()+" of silence", "0", "0")
 	s.figures.add("idle", "Knative's own adapters", fmt.Sprint(len(adapters)), "listed apart")
+	compareFigures(t, s)
 
 	ann, err := s.outside.onWhatsApp(ctx, sampleNumber, "15552000001")
 	must(t, err)
@@ -195,4 +204,26 @@ func journeyIdle(t *testing.T, s *system) {
 		t.Errorf("after the silence: %q", answered.Text)
 	}
 	s.figures.add("idle", "message to reply from zero, with a new sandbox", short(answered.At.Sub(said.At)), "")
+}
+
+// compareFigures scrapes the management API, which has slept, and counts the rows.
+func compareFigures(t *testing.T, s *system) {
+	t.Helper()
+	ctx := t.Context()
+	status, scraped, err := s.ingress.send(ctx, "management-api", http.MethodGet, "/api/v1/metrics", http.Header{"Authorization": {"Bearer " + s.caller(ctx, t, "viewer")}}, nil)
+	must(t, err)
+	if status != http.StatusOK {
+		t.Fatalf("the scrape answered %d %s", status, scraped)
+	}
+	got, err := counted.Figures(string(scraped))
+	must(t, err)
+	rows, err := s.rows.Query(ctx, counted.SQL)
+	must(t, err)
+	want, err := pgx.CollectRows(rows, pgx.RowTo[string])
+	must(t, err)
+	t.Logf("figures after the silence:\n  %s", strings.Join(got, "\n  "))
+	if !slices.Equal(got, want) {
+		t.Errorf("the rows say\n  %s", strings.Join(want, "\n  "))
+	}
+	s.figures.add("idle", "business figures that equal the rows", fmt.Sprint(len(want)), "all")
 }

@@ -24,6 +24,7 @@ type asker struct {
 	name, number, bot, token string
 	phone                    string // of the approver on WhatsApp
 	user                     int64  // the approver on Telegram
+	hook                     agent  // one more way to it, on which it asks a person too; none without a name
 }
 
 func newAskers(n int) []asker {
@@ -72,7 +73,7 @@ spec:
         webhookSecretRef: {name: %[1]s-telegram, key: webhook-secret}
         senders:
           policy: open
-  approvals:
+%[6]s  approvals:
     timeout: 2h
     approvers:
       - user: ann
@@ -83,8 +84,26 @@ spec:
         channelUserId: "%[5]d"
 `
 
-func (a asker) yaml() string {
-	return fmt.Sprintf(askerYAML, a.name, a.number, a.bot, a.phone, a.user)
+// hookYAML is a channel that the list of askerYAML goes on with.
+const hookYAML = `      - type: WEBHOOK
+        name: %[1]s
+        secretRef: {name: %[1]s-hook, key: secret}
+        callbackURL: %[2]s/%[1]s
+        senders:
+          policy: open
+`
+
+// hookPerson is who is asked on the hook of an asker.
+const hookPerson = "hana"
+
+// yaml is the agent, whose hook answers below callback.
+func (a asker) yaml(callback string) string {
+	hook, approver := "", ""
+	if a.hook.name != "" {
+		hook = fmt.Sprintf(hookYAML, a.name, callback)
+		approver = "      - channel: WEBHOOK\n        channelUserId: " + hookPerson + "\n"
+	}
+	return fmt.Sprintf(askerYAML, a.name, a.number, a.bot, a.phone, a.user, hook) + approver
 }
 
 // secrets sets the variables that stand for the agent's Secrets.

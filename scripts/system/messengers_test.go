@@ -114,7 +114,7 @@ func newMessengers(w *world, c *crowd) *messengers {
 	numbers := []graph.Number{{PhoneNumberID: phoneNumber, AppSecret: appSecret, AccessToken: accessToken, VerifyToken: verifyToken}}
 	bots := []botapi.Bot{{Token: botToken, Username: botName}}
 	for _, a := range c.askers {
-		w.must(os.WriteFile(filepath.Join(w.agentsDir(), a.name+".yaml"), []byte(a.yaml()), 0o644))
+		w.must(os.WriteFile(filepath.Join(w.agentsDir(), a.name+".yaml"), []byte(a.yaml(w.receiver.url)), 0o644))
 		numbers = append(numbers, graph.Number{PhoneNumberID: a.number, AppSecret: appSecret, AccessToken: accessToken, VerifyToken: verifyToken})
 		bots = append(bots, botapi.Bot{Token: a.token, Username: a.bot})
 	}

@@ -10,36 +10,15 @@ import (
 	"io"
 	"maps"
 	"net/http"
-	"regexp"
 	"slices"
-	"strconv"
 	"strings"
 	"testing"
 	"time"
 
+	"tuluat.ai/harness/scripts/internal/counted"
+	"tuluat.ai/harness/scripts/internal/fake/person"
 	"tuluat.ai/harness/shared/trace/tracetest"
 )
-
-// figuresSQL counts in the rows what is scraped, by the name of the series.
-const figuresSQL = `
-WITH agent AS (SELECT agent_name FROM agents WHERE phase <> 'DELETED'), figure (name, value) AS (
-    SELECT format('tuluat_sessions{agent="%s",state="%s"}', agent_name, state), count(*)::numeric FROM sessions GROUP BY 1
-    UNION ALL SELECT format('tuluat_replies{state="%s"}', state), count(*) FROM replies GROUP BY 1
-    UNION ALL SELECT format('tuluat_executions_total{agent="%s",state="%s"}', agent_name, state), count(*) FROM executions WHERE ended_at IS NOT NULL GROUP BY 1
-    UNION ALL SELECT format('tuluat_approvals_total{agent="%s",state="%s"}', agent_name, state), count(*) FROM approvals WHERE state <> 'PENDING' GROUP BY 1
-    UNION ALL SELECT format('tuluat_approvals_waiting{agent="%s"}', agent_name), (SELECT count(*) FROM approvals p WHERE p.agent_name = a.agent_name AND p.state = 'PENDING') FROM agent a
-    UNION ALL SELECT format('tuluat_agent_runs_total{agent="%s",state="%s"}', agent_name, run_state), count(*) FROM messages m JOIN sessions s USING (session_id) WHERE run_state IS NOT NULL GROUP BY 1
-    UNION ALL SELECT format('tuluat_sandbox_pods_active{agent="%s"}', agent_name), (SELECT count(*) FROM sandboxes b WHERE b.agent_name = a.agent_name AND b.state <> 'GONE') FROM agent a
-    UNION ALL SELECT format('tuluat_sandbox_start_seconds_count{agent="%s"}', agent_name), (SELECT count(*) FROM sandboxes b WHERE b.agent_name = a.agent_name AND b.ready_at IS NOT NULL) FROM agent a
-    UNION ALL SELECT format('tuluat_model_tokens_total{agent="%s",direction="input",model="tuluat-stand-in"}', s.agent_name), sum(t.input_tokens) FROM steps t JOIN sessions s USING (session_id) GROUP BY 1
-    UNION ALL SELECT format('tuluat_model_tokens_total{agent="%s",direction="output",model="tuluat-stand-in"}', s.agent_name), sum(t.output_tokens) FROM steps t JOIN sessions s USING (session_id) GROUP BY 1
-    UNION ALL SELECT 'tuluat_messages_waiting', count(*) FROM messages WHERE state = 'PENDING'
-    UNION ALL SELECT 'tuluat_outbox_size', count(*) FROM outbox
-    UNION ALL SELECT 'tuluat_dead_letters{state="OPEN"}', count(*) FROM dead_letters WHERE state = 'OPEN'
-) SELECT name || ' ' || value FROM figure WHERE value > 0 ORDER BY 1`
-
-// counted are the series that figuresSQL counts.
-var counted = regexp.MustCompile(`^tuluat_(sessions|replies|executions_total|approvals_total|approvals_waiting|agent_runs_total|sandbox_pods_active|sandbox_start_seconds_count|model_tokens_total|messages_waiting|outbox_size|dead_letters)[{ ]`)
 
 // scrape is what the management API says to Prometheus.
 func (w *world) scrape(api *rest) string {
@@ -55,51 +34,61 @@ func (w *world) scrape(api *rest) string {
 // figures are the series of a scrape that are counted and are not 0.
 func figures(t *testing.T, scraped string) []string {
 	t.Helper()
-	var all []string
-	for line := range strings.Lines(scraped) {
-		name, text, _ := strings.Cut(strings.TrimSpace(line), " ")
-		if !counted.MatchString(name + " ") {
-			continue
-		}
-		value, err := strconv.ParseFloat(text, 64)
-		if err != nil {
-			t.Fatal(line, err)
-		}
-		if value != 0 {
-			all = append(all, fmt.Sprintf("%s %.0f", name, value))
-		}
+	all, err := counted.Figures(scraped)
+	if err != nil {
+		t.Fatal(err)
 	}
-	slices.Sort(all)
 	return all
 }
 
 // One message that runs a command after a human has said yes: every function that
 // works on it is in one trace, which is shown; and once all of them have been down,
-// every figure is what the rows say.
+// every figure is what the rows say. The message comes by WhatsApp while the broker
+// is away, so that the sweep announces it; people are asked on WhatsApp, Telegram
+// and a webhook; and the API is told what they decide.
 func TestOneMessageIsTracedAndCounted(t *testing.T) {
 	collector := tracetest.New(t)
-	agents := newAgents(2)[1:]
-	agents[0].budget = "  approvals: {timeout: 1h, approvers: [{user: ann}]}\n"
-	w := newWorld(t, plan{agents: agents, traces: collector.URL})
+	asks := newAskers(1)[0]
+	asks.hook = agent{name: asks.name, key: "signing-key-of-an-asker"}
+	w := newWorld(t, plan{people: &crowd{askers: []asker{asks}}, traces: collector.URL, gated: true, ageing: 5 * time.Second})
 	calls, api := newCaller(w), newREST(w)
 	ctx, cancel := context.WithTimeout(t.Context(), 5*time.Minute)
 	defer cancel()
-	m := message{id: "m1", agent: agents[0], chat: "traced", number: 1, text: "run: echo SECRET-OUTPUT-$((40+2))"}
-	w.must(calls.send(ctx, m))
+	w.greet()
+	hello := message{id: "m1", agent: asks.hook, chat: hookPerson, number: 1, text: "hello"}
+	w.must(calls.send(ctx, hello))
+	if err := calls.awaitAnswers(ctx, hello.chat, 1); err != nil {
+		t.Fatal(err, "\n", w.story(hello))
+	}
+
+	said := len(answers(w.linesOf(asks, "WHATSAPP")))
+	w.gate.set(gateRefusing)
+	w.sayTo(asks, "WHATSAPP", "run: echo SECRET-OUTPUT-$((40+2))")
+	w.await(time.Minute, "the message is kept", func() (bool, string) {
+		n := w.number(`SELECT count(*) FROM messages WHERE text LIKE 'run:%'`)
+		return n == 1, fmt.Sprint(n)
+	})
+	w.gate.set(gateOpen)
 	w.await(time.Minute, "a human is asked", func() (bool, string) {
 		n := w.number(`SELECT count(*) FROM approvals WHERE state = 'PENDING'`)
 		return n == 1, fmt.Sprint(n)
 	})
-	trace := w.strings(`SELECT substr(traceparent, 4, 32) FROM sessions`)[0]
+	trace := w.strings(`SELECT substr(traceparent, 4, 32) FROM sessions WHERE session_id = (SELECT session_id FROM approvals)`)[0]
+	w.await(time.Minute, "everybody is asked", func() (bool, string) {
+		n := w.number(`SELECT count(*) FROM replies r JOIN approvals a ON r.approval_id = a.approval_id WHERE r.state IN ('SENT', 'DELIVERED', 'READ')`)
+		return n == 3, fmt.Sprint(n)
+	})
 	w.approveTraced(ctx, api, w.strings(`SELECT approval_id FROM approvals`)[0], trace)
-	if err := calls.awaitAnswers(ctx, m.chat, 1); err != nil {
-		t.Fatal(err, "\n", w.story(m))
-	}
+	w.await(2*time.Minute, "the answer", func() (bool, string) {
+		lines := answers(w.linesOf(asks, "WHATSAPP"))[said:]
+		return slices.ContainsFunc(lines, func(l person.Line) bool { return strings.Contains(l.Text, "SECRET-OUTPUT-42") }), fmt.Sprint(lines)
+	})
 	if left := w.awaitRest(2 * time.Minute); left != "" {
 		t.Fatal("not at rest: ", left)
 	}
-	if said := w.strings(`SELECT DISTINCT substr(traceparent, 4, 32) FROM agent_execution_logs WHERE session_id <> ''`); !slices.Equal(said, []string{trace}) {
-		t.Errorf("log entries name the traces %v, want %s", said, trace)
+	if said := w.strings(`SELECT DISTINCT substr(traceparent, 4, 32) FROM agent_execution_logs
+		WHERE session_id = (SELECT session_id FROM approvals) AND created_at >= (SELECT created_at FROM messages WHERE text LIKE 'run:%')`); !slices.Equal(said, []string{trace}) {
+		t.Errorf("log entries of the message name the traces %v, want %s", said, trace)
 	}
 
 	before := figures(t, w.scrape(api))
@@ -107,7 +96,7 @@ func TestOneMessageIsTracedAndCounted(t *testing.T) {
 	w.judgeTrace(collector.Spans(), trace)
 
 	w.start(programDir(t))
-	after, want := figures(t, w.scrape(api)), w.strings(figuresSQL)
+	after, want := figures(t, w.scrape(api)), w.strings(counted.SQL)
 	t.Logf("figures after every function was down:\n  %s", strings.Join(after, "\n  "))
 	if !slices.Equal(after, want) {
 		t.Errorf("the rows say\n  %s", strings.Join(want, "\n  "))
@@ -156,12 +145,16 @@ func (w *world) judgeTrace(spans []tracetest.Span, trace string) {
 		}
 	}
 	for _, want := range []string{
-		"webhook-ingest: /api/v1/channels/webhook/{name}", "agent-step: step", "agent-step: model", "sandbox-exec: exec", "sandbox-exec: sandbox start", "sandbox-exec: command",
-		"management-api: decide-approval", "webhook-ingest: send",
+		"whatsapp-ingest: POST " + whatsappPath, "reaper-cron: announce", "agent-step: step", "agent-step: model",
+		"whatsapp-ingest: send", "telegram-ingest: send", "webhook-ingest: send", "management-api: decide-approval",
+		"sandbox-exec: exec", "sandbox-exec: sandbox start", "sandbox-exec: command",
 	} {
 		if names[want] == 0 {
 			w.t.Errorf("no span %s among %v", want, slices.Sorted(maps.Keys(names)))
 		}
+	}
+	if !services["agent-status"] {
+		w.t.Error("agent-status is not in the trace")
 	}
 	w.t.Logf("functions: %v", slices.Sorted(maps.Keys(services)))
 }

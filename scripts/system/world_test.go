@@ -10,6 +10,7 @@ import (
 	"os"
 	"path"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
 	"syscall"
@@ -46,6 +47,19 @@ type plan struct {
 	script       *fake.Script  // of the model, before what it says by itself; nil: none
 	gated        bool          // the broker can be shut off
 	traces       string        // where spans go; empty: nowhere
+}
+
+// hooks are the agents with a webhook.
+func (p plan) hooks() []agent {
+	all := slices.Clone(p.agents)
+	if p.people != nil {
+		for _, a := range p.people.askers {
+			if a.hook.name != "" {
+				all = append(all, a.hook)
+			}
+		}
+	}
+	return all
 }
 
 // world is the whole system on this machine, with everything outside it played.
@@ -104,7 +118,7 @@ func newWorld(t *testing.T, p plan) *world {
 		w.must(err)
 		t.Cleanup(w.proxies[service.Name].Close)
 	}
-	w.receiver = newReceiver(t, p.agents, p.seed, p.flaky)
+	w.receiver = newReceiver(t, p.hooks(), p.seed, p.flaky)
 	w.startModel()
 	w.must(writeAgents(w.agentsDir(), p.agents, w.receiver.url))
 	if p.gated {
@@ -324,7 +338,7 @@ func (w *world) awaitRoutes() {
 		if err := w.db.QueryRow(w.t.Context(), "SELECT count(*) FROM channel_routes WHERE channel <> 'API'").Scan(&n); err != nil {
 			return false, err.Error()
 		}
-		want := len(w.plan.agents)
+		want := len(w.plan.hooks())
 		if w.people != nil {
 			want += messengerAccounts * (1 + len(w.plan.people.askers))
 		}
@@ -408,7 +422,7 @@ func (w *world) env(s *manifest.Service, bin string) map[string]string {
 		env["ACCESS"], env["MANAGEMENT_TOKEN"] = "static", apiTokens
 	case "webhook-ingest":
 		env["CALLBACK_ALLOW_PRIVATE"], env["SECRETS"] = "true", "environment"
-		for _, a := range w.plan.agents {
+		for _, a := range w.plan.hooks() {
 			env[a.secretVariable()] = a.key.Reveal()
 		}
 	case "reaper-cron":

@@ -36,6 +36,23 @@ func Start(ctx context.Context, name string, attributes ...string) (under contex
 	}
 }
 
+// Resume begins a span under traceparent, of a trace that is not that of ctx: what
+// a request does for another. parent is the traceparent of what comes of it. Where
+// the request is not recorded or traceparent is none, it does nothing and parent is
+// traceparent. The span ends with end, as that of Start.
+func Resume(ctx context.Context, traceparent, name string, attributes ...string) (under context.Context, parent string, end func(error)) {
+	request := trace.SpanFromContext(ctx)
+	if IDOf(traceparent) == "" || !request.IsRecording() {
+		return ctx, traceparent, func(error) {}
+	}
+	ctx = propagation.TraceContext{}.Extract(trace.ContextWithSpan(ctx, nil), propagation.MapCarrier{"traceparent": traceparent})
+	ctx, span := request.TracerProvider().Tracer(scope).Start(ctx, name, trace.WithAttributes(pairs(attributes)...), trace.WithLinks(trace.Link{SpanContext: request.SpanContext()}))
+	return ctx, Parent(ctx), func(err error) {
+		fail(span, err)
+		span.End()
+	}
+}
+
 // Note adds attributes to the span of ctx.
 func Note(ctx context.Context, attributes ...string) {
 	if span := trace.SpanFromContext(ctx); span.IsRecording() {

@@ -168,3 +168,40 @@ func TestCollectorAway(t *testing.T) {
 		}
 	}
 }
+
+// What a request does for another is in the other's trace; where nothing is
+// recorded, the trace of what comes of it is as it was.
+func TestResume(t *testing.T) {
+	const other = "00-aaf7651916cd43dd8448eb211c80319c-a7ad6b7169203331-01"
+	for name, test := range map[string]struct {
+		sampler, other string
+		spans          int
+	}{
+		"recorded":     {"always_on", other, 2},
+		"not recorded": {"always_off", other, 0},
+		"no trace":     {"always_on", "", 1},
+	} {
+		t.Run(name, func(t *testing.T) {
+			c := tracetest.New(t)
+			p, _ := open(t, map[string]string{"OTEL_EXPORTER_OTLP_ENDPOINT": c.URL, "OTEL_TRACES_SAMPLER": test.sampler})
+			ctx, request := p.Begin(context.Background(), "", true)
+			under, parent, end := trace.Resume(ctx, test.other, "announce", "tuluat.event", "e1")
+			if trace.IDOf(parent) != trace.IDOf(test.other) || test.spans < 2 && parent != test.other {
+				t.Errorf("what comes of it has %q", parent)
+			}
+			if test.spans == 2 && trace.ID(under) != trace.IDOf(other) {
+				t.Errorf("the trace is %s", trace.ID(under))
+			}
+			end(nil)
+			request.End("tick", http.StatusAccepted)
+			p.Close()
+			spans := c.Spans()
+			if len(spans) != test.spans {
+				t.Fatalf("%d spans, want %d", len(spans), test.spans)
+			}
+			if test.spans == 2 && (spans[0].Parent != "a7ad6b7169203331" || spans[1].Trace == spans[0].Trace) {
+				t.Errorf("the spans are %+v", spans)
+			}
+		})
+	}
+}

@@ -8,6 +8,7 @@ import (
 	"tuluat.ai/harness/shared/event"
 	"tuluat.ai/harness/shared/harness"
 	"tuluat.ai/harness/shared/postgres"
+	"tuluat.ai/harness/shared/trace"
 )
 
 // deaf is the attempt from which an announcement goes straight to its
@@ -130,7 +131,10 @@ func (r *Reaper) announce(ctx context.Context, b *box, take func() ([]postgres.U
 // it, posts it to each of its subscribers. A subscriber works within the request, longer
 // than we wait: no answer in time means that it was taken. A broker that does
 // not answer in time may have taken it too; the next attempt will tell.
-func (r *Reaper) send(ctx context.Context, u postgres.Unheard) error {
+func (r *Reaper) send(ctx context.Context, u postgres.Unheard) (err error) {
+	ctx, parent, end := trace.Resume(ctx, u.TraceParent, "announce", "tuluat.event", u.ID, "tuluat.session", string(u.Session))
+	u.TraceParent = parent
+	defer func() { end(err) }()
 	sinks := r.Direct[Sink{u.Type, u.Channel}]
 	if len(sinks) == 0 {
 		sinks = r.Direct[Sink{Type: u.Type}]
