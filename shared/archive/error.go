@@ -21,7 +21,9 @@ func translate(err error) error {
 		return harness.Wrap(harness.Unavailable, err, "the object store does not answer")
 	}
 	switch api.ErrorCode() {
-	case "NoSuchKey", "NotFound":
+	case "NotImplemented", "MethodNotAllowed":
+		return harness.Wrap(harness.Invalid, err, "the object store cannot do this")
+	case "NoSuchKey", "NoSuchUpload", "NotFound":
 		return harness.Wrap(harness.NotFound, err, "the object store does not have the file (any more)")
 	case "NoSuchBucket": // an operator can make it
 		return harness.Wrap(harness.Unavailable, err, "the object store has no such bucket")
