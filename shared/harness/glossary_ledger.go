@@ -23,6 +23,7 @@ func ledgerWords() []Word {
 		{Name: "marked", Meaning: "how many rows without their object now say so", Key: "marked"},
 		{Name: "oldestAt", Meaning: "when the oldest of the leaked was made", Key: "oldestAt"},
 		{Name: "ageSeconds", Meaning: "how long the last whole pass of the sweep is ago", Key: "ageSeconds"},
+		{Name: "warns", Meaning: "a check of the doctor that is no failure and asks for a look", Key: "warns"},
 		{Name: "examples", Meaning: "the names of some that are leaked or lost", Key: "examples"},
 	}
 }

@@ -133,6 +133,7 @@ Updates that wait are kept and come to the new address.`,
 		if !strings.EqualFold(me, b.name) {
 			return harness.Errorf(harness.Invalid, "the token is of bot %s, not of %s", me, b.name)
 		}
+		recordWebhook(cmd.Context(), sys, strings.ToLower(b.name), base+telegram.Path(b.name)) // before it is so
 		said, err := b.client.SetWebhook(cmd.Context(), base+telegram.Path(b.name), secret, connections, drop)
 		if err != nil {
 			return err
@@ -172,6 +173,7 @@ func newDeleteWebhook(sys System) *cobra.Command {
 		if err != nil {
 			return err
 		}
+		recordWebhook(cmd.Context(), sys, strings.ToLower(b.name), "")
 		return b.print(cmd.Context(), said)
 	})
 	return cmd
