@@ -284,7 +284,8 @@ func tellLeaks(sys System, v view.Leaks) {
 }
 
 // recordWebhook records where updates of a bot are sent to, if there is a management
-// API that lets us. A failure is told and stops nothing.
+// API that lets us. A failure is told and stops nothing; where no system is known,
+// there is none to record it.
 func recordWebhook(ctx context.Context, sys System, account, url string) {
 	m := &manager{sys: sys}
 	err := m.connect()
@@ -292,7 +293,7 @@ func recordWebhook(ctx context.Context, sys System, account, url string) {
 		defer m.client.Close()
 		err = m.client.RecordWebhook(ctx, harness.ChannelTelegram, account, url)
 	}
-	if err != nil {
+	if err != nil && !errors.Is(err, login.ErrNone) {
 		fmt.Fprintln(sys.Stderr, "The system has no record of it (`tuluat doctor leaks` would not find it when no agent has the bot any more): "+flatten(err.Error()))
 	}
 }
