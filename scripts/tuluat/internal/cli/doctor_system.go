@@ -13,7 +13,6 @@ import (
 	"github.com/spf13/cobra"
 
 	"tuluat.ai/harness/scripts/tuluat/internal/api"
-	"tuluat.ai/harness/scripts/tuluat/internal/login"
 	"tuluat.ai/harness/shared/harness"
 	"tuluat.ai/harness/shared/harness/view"
 )
@@ -28,7 +27,7 @@ const (
 func (d *doctor) system(ctx context.Context) error {
 	m := &manager{sys: d.sys}
 	if err := m.connect(); err != nil {
-		if errors.Is(err, login.ErrNone) {
+		if harness.KindOf(err) == harness.NotFound { // no API is known
 			fmt.Fprintln(d.sys.Stderr, "The system itself is not checked: "+flatten(err.Error()))
 			return nil
 		}
@@ -293,7 +292,7 @@ func recordWebhook(ctx context.Context, sys System, account, url string) {
 		defer m.client.Close()
 		err = m.client.RecordWebhook(ctx, harness.ChannelTelegram, account, url)
 	}
-	if err != nil && !errors.Is(err, login.ErrNone) {
+	if err != nil && harness.KindOf(err) != harness.NotFound {
 		fmt.Fprintln(sys.Stderr, "The system has no record of it (`tuluat doctor leaks` would not find it when no agent has the bot any more): "+flatten(err.Error()))
 	}
 }
