@@ -181,36 +181,36 @@ func (s *Store) UnknownSandboxes(ctx context.Context, names []string) ([]string,
 		WHERE NOT EXISTS (SELECT 1 FROM sandboxes s WHERE s.sandbox_name = n AND (s.state <> 'GONE' OR s.ended_at > now() - interval '5 minutes'))`, []any{names}, pgx.RowTo[string])
 }
 
-// WebhookSeen writes that updates of an account of a channel come by webhook: it is
-// registered with the provider. url is where, empty where nobody says.
+// UnseenWebhooks returns up to limit accounts of a channel of whose webhook nobody
+// has recorded anything for an hour, by name, with their agent.
+func (s *Store) UnseenWebhooks(ctx context.Context, channel harness.Channel, limit int) ([]AccountRoute, error) {
+	return list(ctx, s, `SELECT r.account, r.agent_name FROM channel_routes r WHERE r.channel = $1
+		AND NOT EXISTS (SELECT 1 FROM outside_objects o WHERE o.kind = 'WEBHOOK' AND o.object_name = r.channel || '/' || r.account AND o.updated_at > now() - interval '1 hour')
+		ORDER BY r.account LIMIT $2`, []any{channel, limit}, func(row pgx.CollectableRow) (AccountRoute, error) {
+		var r AccountRoute
+		return r, row.Scan(&r.Account, &r.Agent)
+	})
+}
+
+// WebhookSeen writes where a provider says that it sends updates of an agent's
+// account to; url empty: nowhere.
 func (s *Store) WebhookSeen(ctx context.Context, channel harness.Channel, account, url string, agent harness.AgentName) error {
-	_, err := s.count(ctx, webhookSeenSQL, webhookName(channel, account), agent, url)
+	_, err := s.count(ctx, webhookSQL, webhookName(channel, account), agent, url)
 	return err
 }
 
-const webhookSeenSQL = `INSERT INTO outside_objects AS o (kind, object_name, state, agent_name, registered_url) VALUES ('WEBHOOK', $1, 'MADE', $2, $3)
-	ON CONFLICT (kind, object_name) DO UPDATE SET state = 'MADE', reason = '', agent_name = COALESCE(NULLIF($2, ''), o.agent_name),
+// webhookSQL writes webhook $1 of agent $2, where that is known, at $3.
+const webhookSQL = `INSERT INTO outside_objects AS o (kind, object_name, state, reason, agent_name, registered_url)
+	VALUES ('WEBHOOK', $1, CASE WHEN $3 = '' THEN 'GONE' ELSE 'MADE' END, CASE WHEN $3 = '' THEN 'none is registered' ELSE '' END, $2, $3)
+	ON CONFLICT (kind, object_name) DO UPDATE SET state = EXCLUDED.state, reason = EXCLUDED.reason, agent_name = COALESCE(NULLIF($2, ''), o.agent_name),
 		registered_url = COALESCE(NULLIF($3, ''), o.registered_url), updated_at = now()`
-
-// WebhookGone writes that a provider sends updates of an account nowhere.
-func (s *Store) WebhookGone(ctx context.Context, channel harness.Channel, account string) error {
-	_, err := s.count(ctx, webhookGoneSQL, webhookName(channel, account))
-	return err
-}
-
-const webhookGoneSQL = `UPDATE outside_objects SET state = 'GONE', reason = 'it was taken away', updated_at = now()
-	WHERE kind = 'WEBHOOK' AND object_name = $1 AND state <> 'GONE'`
 
 // RecordWebhook writes where a person tells a provider to send updates of an
 // account to, or, with an empty url, that it is nowhere any more.
 func (s *Store) RecordWebhook(ctx context.Context, channel harness.Channel, account, url string, by Audit) error {
 	name := webhookName(channel, account)
 	b := &pgx.Batch{}
-	if url == "" {
-		b.Queue(webhookGoneSQL, name)
-	} else {
-		b.Queue(webhookSeenSQL, name, "", url)
-	}
+	b.Queue(webhookSQL, name, "", url)
 	by.queue(b, auditSQL(3, "(SELECT 1) one", "$1::text", "NULL::jsonb", "jsonb_build_object('url', $2::text)"), name, url)
 	return s.batch(ctx, b, nil)
 }

@@ -487,7 +487,7 @@ func TestWebhooksOfNobody(t *testing.T) {
 	if l := w.leaks()[harness.ObjectWebhook]; l.Known != 2 || l.Leaked != 1 || !slices.Equal(l.Examples, []string{"TELEGRAM/left_bot"}) || l.OldestAt == nil || l.Reason == "" {
 		t.Errorf("%+v", l)
 	}
-	if err := w.store.WebhookGone(ctx, harness.ChannelTelegram, "left_bot"); err != nil {
+	if err := w.store.RecordWebhook(ctx, harness.ChannelTelegram, "left_bot", "", postgres.Audit{}); err != nil {
 		t.Fatal(err)
 	}
 	w.pass()
