@@ -36,19 +36,27 @@ type ledger struct {
 }
 
 func newLedger(t *testing.T) *ledger {
-	w := &ledger{archived: newArchived(t), server: kubetest.New(t, "sandboxes")}
-	images := t.TempDir()
+	w := &ledger{archived: newArchived(t)}
+	w.options.Now = func() time.Time { return time.Now().Add(48 * time.Hour) }
+	w.outside()
+	return w
+}
+
+// outside makes a new API server and a new bucket, in which nothing is.
+func (w *ledger) outside() {
+	w.t.Helper()
+	w.server = kubetest.New(w.t, "sandboxes")
+	w.files, w.bucket = archivetest.New(w.t)
+	images := w.t.TempDir()
 	if err := os.WriteFile(filepath.Join(images, "default"), []byte("registry.example/python:3\n"), 0o600); err != nil {
-		t.Fatal(err)
+		w.t.Fatal(err)
 	}
 	var err error
 	w.driver, err = kubernetes.New(kubernetes.Options{Config: w.server.Config(), Namespace: "sandboxes", RunnerImage: "registry.example/runner:1", ImagesDir: images})
 	if err != nil {
-		t.Fatal(err)
+		w.t.Fatal(err)
 	}
-	w.options.Driver = w.driver
-	w.options.Now = func() time.Time { return time.Now().Add(48 * time.Hour) }
-	return w
+	w.options.Driver, w.options.Objects = w.driver, w.files
 }
 
 // start starts a sandbox as sandbox-exec does, without any row.
@@ -350,10 +358,12 @@ func (k killedBucket) Abort(ctx context.Context, u archive.Upload) error {
 // A sweep that is killed before or after any of its writes and removals, over what
 // crashes have left of every kind: later passes come to 0 leaked and 0 lost.
 func TestTheLedgerKilledAnywhere(t *testing.T) {
+	w := newLedger(t)
 	for at := 1; ; at++ {
 		over := false
 		for _, after := range []bool{false, true} {
-			w := newLedger(t)
+			w.sql(`TRUNCATE sessions, sandboxes, attachments, outside_objects, log_archives, sweep_reports CASCADE`, `UPDATE comparisons SET tally = '{}', compared_at = NULL, progress = NULL, reason = ''`)
+			w.outside()
 			w.seed()
 			k := &kill{at: at, after: after}
 			o := w.options
