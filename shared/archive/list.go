@@ -61,6 +61,9 @@ func (s *Store) Uploads(ctx context.Context, prefix string) (uploads []Upload, m
 	ctx, cancel := context.WithTimeoutCause(ctx, openTime, errors.New("deadline of a list"))
 	defer cancel()
 	page, err := s.client.ListMultipartUploads(ctx, &s3.ListMultipartUploadsInput{Bucket: &s.bucket, Prefix: &prefix, MaxUploads: aws.Int32(1000)})
+	if unsupported(err) {
+		return nil, false, harness.Wrap(harness.Invalid, err, "the object store does not list uploads in parts")
+	}
 	if err != nil {
 		return nil, false, translate(err)
 	}
