@@ -96,7 +96,8 @@ func newSetWebhook(sys System) *cobra.Command {
 		Use:   "set-webhook BOT",
 		Short: "Tell Telegram where this bot's updates go",
 		Long: `Tell Telegram where this bot's updates go: to the public address of telegram-ingest.
-Updates that wait are kept and come to the new address.`,
+Updates that wait are kept and come to the new address. The system is told of it, if
+its API is known here: so one is found that stays when no agent has the bot any more.`,
 		Example: "  tuluat telegram set-webhook example_helper_bot --url https://agents.example.com",
 	}
 	b.flags(cmd)
