@@ -32,7 +32,7 @@ func TestWebhooksAreKept(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	sql(`INSERT INTO agents (agent_name, phase) VALUES ('coder', 'READY')`)
+	sql(`INSERT INTO agents (agent_name, revision, phase, digest) VALUES ('coder', 1, 'READY', 'd')`)
 	var asked atomic.Int64
 	api := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		asked.Add(1)
