@@ -22,6 +22,7 @@ func TestMetrics(t *testing.T) {
 	w.Agents("coder")
 	w.Exec(`UPDATE agent_revisions SET spec = '{"name": "coder", "model": {"name": "m"}, "guardrails": {"input": [{"name": "g", "type": "PII", "action": "block"}]}}'`)
 	w.Exec(`INSERT INTO sweep_reports (started_at, findings) VALUES (now(), '{"leaks": {"found": 0, "done": 0, "left": 0}}')`)
+	w.Exec(`UPDATE comparisons SET compared_at = now()`)
 	p := w.Start("management-api", build, map[string]string{"AGENTS_DIR": t.TempDir(), "MANAGEMENT_TOKEN_FILE": tokens})
 	if a := w.Send(http.MethodGet, p.URL+"/api/v1/metrics", nil, ""); a.Status != http.StatusUnauthorized {
 		t.Errorf("without a token: %d", a.Status)

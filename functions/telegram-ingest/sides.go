@@ -60,11 +60,18 @@ func (s *side) hear() (*function.Function, error) {
 	}
 	client := s.client()
 	transport := telegram.NewTransport(client, objects, s.env.Log)
-	return &function.Function{Events: channel.Events(channel.EventsOptions{
+	heard := channel.Events(channel.EventsOptions{
 		Channel: harness.ChannelTelegram, Store: s.store, Accounts: s.accounts, Checks: s.checks, Objects: objects, MaxMedia: s.cfg.mediaBytes,
 		Transport: transport, Drafter: transport, Presence: telegram.NewPresence(client, s.env.Log), Downloader: telegram.NewDownloader(client, s.cfg.mediaBytes),
 		Events: s.events, Owner: s.env.Owner(), Log: s.env.Log, Metrics: s.env.Metrics, Drain: s.drain,
-	})}, nil
+	})
+	registered := &telegram.Registered{Client: client, Store: s.store, Accounts: s.accounts, Log: s.env.Log}
+	check := heard[event.AgentStatusChanged]
+	heard[event.AgentStatusChanged] = func(ctx context.Context, e event.Event) error {
+		registered.Look(ctx)
+		return check(ctx, e)
+	}
+	return &function.Function{Events: heard}, nil
 }
 
 func (s *side) client() *telegram.Client {

@@ -21,7 +21,7 @@ func translate(err error) error {
 		return harness.Wrap(harness.Unavailable, err, "the object store does not answer")
 	}
 	switch api.ErrorCode() {
-	case "NoSuchKey", "NotFound":
+	case "NoSuchKey", "NoSuchUpload", "NotFound":
 		return harness.Wrap(harness.NotFound, err, "the object store does not have the file (any more)")
 	case "NoSuchBucket": // an operator can make it
 		return harness.Wrap(harness.Unavailable, err, "the object store has no such bucket")
@@ -47,4 +47,10 @@ func translate(err error) error {
 		return harness.Wrap(harness.Unavailable, err, "the object store cannot do it now")
 	}
 	return harness.Wrap(harness.Internal, err, "the object store refused a request")
+}
+
+// unsupported reports whether the server knows no such request.
+func unsupported(err error) bool {
+	api, answered := errors.AsType[smithy.APIError](err)
+	return answered && (api.ErrorCode() == "NotImplemented" || api.ErrorCode() == "MethodNotAllowed")
 }

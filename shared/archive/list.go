@@ -3,6 +3,7 @@ package archive
 import (
 	"context"
 	"errors"
+	"time"
 
 	"github.com/aws/aws-sdk-go-v2/aws"
 	"github.com/aws/aws-sdk-go-v2/service/s3"
@@ -12,8 +13,9 @@ import (
 
 // Object is an object that a bucket lists.
 type Object struct {
-	Key  string
-	Size int64 // bytes
+	Key        string
+	Size       int64     // bytes
+	ModifiedAt time.Time // when it was put, by the server's clock
 }
 
 // Delete deletes what is stored under key, if anything is.
@@ -41,7 +43,43 @@ func (s *Store) List(ctx context.Context, prefix, after string, limit int) (obje
 		return nil, false, translate(err)
 	}
 	for _, o := range page.Contents {
-		objects = append(objects, Object{Key: aws.ToString(o.Key), Size: aws.ToInt64(o.Size)})
+		objects = append(objects, Object{Key: aws.ToString(o.Key), Size: aws.ToInt64(o.Size), ModifiedAt: aws.ToTime(o.LastModified)})
 	}
 	return objects, aws.ToBool(page.IsTruncated), nil
+}
+
+// Upload is an object that is being sent in parts, or was and never finished. Put
+// sends none; other tools that write into the bucket may.
+type Upload struct {
+	Key, ID   string
+	StartedAt time.Time
+}
+
+// Uploads returns up to 1000 uploads of keys that begin with prefix. more: there
+// are others. harness.Invalid: the server does not list them.
+func (s *Store) Uploads(ctx context.Context, prefix string) (uploads []Upload, more bool, err error) {
+	ctx, cancel := context.WithTimeoutCause(ctx, openTime, errors.New("deadline of a list"))
+	defer cancel()
+	page, err := s.client.ListMultipartUploads(ctx, &s3.ListMultipartUploadsInput{Bucket: &s.bucket, Prefix: &prefix, MaxUploads: aws.Int32(1000)})
+	if unsupported(err) {
+		return nil, false, harness.Wrap(harness.Invalid, err, "the object store does not list uploads in parts")
+	}
+	if err != nil {
+		return nil, false, translate(err)
+	}
+	for _, u := range page.Uploads {
+		uploads = append(uploads, Upload{Key: aws.ToString(u.Key), ID: aws.ToString(u.UploadId), StartedAt: aws.ToTime(u.Initiated)})
+	}
+	return uploads, aws.ToBool(page.IsTruncated), nil
+}
+
+// Abort gives an upload up, if it is still there.
+func (s *Store) Abort(ctx context.Context, u Upload) error {
+	ctx, cancel := context.WithTimeoutCause(ctx, openTime, errors.New("deadline of an abort"))
+	defer cancel()
+	_, err := s.client.AbortMultipartUpload(ctx, &s3.AbortMultipartUploadInput{Bucket: &s.bucket, Key: &u.Key, UploadId: &u.ID})
+	if err = translate(err); harness.KindOf(err) == harness.NotFound {
+		return nil
+	}
+	return err
 }

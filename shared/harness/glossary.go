@@ -18,7 +18,7 @@ type Word struct {
 // Glossary returns every word of the product. A test walks tables, columns,
 // closed sets, events and JSON keys and requires each to be here, once.
 func Glossary() []Word {
-	return slices.Concat(things(), placesAndPeople(), thinking(), commands(), standing(), resources(), channels(), blocks(), guardrails(), management(), approvalWords(), askWords(), signals(), budgets(), remotes(), skillWords(), stdioWords(), modelWords(), drafts(), metricWords(), logWords(), workflows(), eventTypes(), values())
+	return slices.Concat(things(), placesAndPeople(), thinking(), commands(), standing(), resources(), channels(), blocks(), guardrails(), management(), approvalWords(), askWords(), signals(), budgets(), remotes(), skillWords(), stdioWords(), modelWords(), drafts(), metricWords(), logWords(), ledgerWords(), workflows(), eventTypes(), values())
 }
 
 // What the product is made of.
@@ -38,7 +38,7 @@ func things() []Word {
 		{Name: "toolCalls", Meaning: "each toolCall of a turn, as the CLI prints them", Key: "toolCalls"},
 		{Name: "execution", Meaning: "one command in a sandbox", Table: "executions", Column: "execution_id", Key: "execution", Value: "EXECUTION"},
 		{Name: "executionOutput", Meaning: "what a command printed, as stored, in pieces", Table: "execution_output"},
-		{Name: "sandbox", Meaning: "one Pod, or one local sandbox", Table: "sandboxes", Column: "sandbox_id", Key: "sandbox"},
+		{Name: "sandbox", Meaning: "one Pod, or one local sandbox", Table: "sandboxes", Column: "sandbox_id", Key: "sandbox", Value: "SANDBOX"},
 		{Name: "approval", Meaning: "one question to a human", Table: "approvals", Column: "approval_id", Key: "approval", Value: "APPROVAL"},
 		{Name: "sessionEvent", Meaning: "what happened in a session, in order: the source of streams", Table: "session_events"},
 		{Name: "inbox", Meaning: "what providers gave us, so that a repeat has no effect", Table: "inbox"},
@@ -216,7 +216,7 @@ func standing() []Word {
 		{Name: "receivedAt", Meaning: "when it reached us", Column: "received_at", Key: "receivedAt"},
 		{Name: "startedAt", Meaning: "when the work on it began", Column: "started_at", Key: "startedAt"},
 		{Name: "endedAt", Meaning: "when it came to its end", Column: "ended_at", Key: "endedAt"},
-		{Name: "completedAt", Meaning: "when a pass of the sweep was through", Column: "completed_at"},
+		{Name: "completedAt", Meaning: "when a pass of the sweep was through", Column: "completed_at", Key: "completedAt"},
 		{Name: "expiresAt", Meaning: "when a sandbox ends in any case", Column: "expires_at", Key: "expiresAt"},
 		{Name: "lastActivityAt", Meaning: "when a sandbox was last used", Column: "last_activity_at", Key: "lastActivityAt"},
 		{Name: "deadLetteredAt", Meaning: "when the broker gave up on its wake", Column: "dead_lettered_at"},

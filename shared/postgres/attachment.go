@@ -304,6 +304,8 @@ func (s *Store) StoreMadeFiles(ctx context.Context, c *ExecutionClaim, files []M
 			VALUES ($1, $2, $3, 'OUTBOUND', $4, $5, $6, $7, $8, 'STORED', $9, $10)
 			ON CONFLICT (execution_id, path) WHERE execution_id IS NOT NULL DO NOTHING`,
 			harness.NewAttachmentID(s.now()), c.Session, c.ID, f.Kind, harness.CleanText(f.FileName), f.MimeType, f.Bytes, harness.CleanText(f.Path), f.ObjectKey, f.Digest)
+		// From here on the attachment is its row. One that has no effect has none.
+		b.Queue(`DELETE FROM outside_objects o WHERE o.kind = 'FILE' AND o.object_name = $1 AND `+hasFile, f.ObjectKey)
 	}
 	return s.batch(ctx, b, nil)
 }

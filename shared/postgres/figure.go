@@ -89,6 +89,12 @@ type Figures struct {
 	OutboxAge   time.Duration // of the oldest of Outbox that were counted
 	LetterAge   time.Duration // of the oldest OPEN dead letter
 
+	Leaks []LeakFigure // of kinds that were ever compared
+
+	ArchiveLag  time.Duration // since the oldest day of log entries could be archived that is not; 0: all are
+	Archiving   int           // objects of the archive that are on their way, at most CountLimit
+	ArchivesAge time.Duration // of the oldest of Archiving
+
 	SweepAge *time.Duration // since the last full pass; nil: there was none yet
 	Findings map[string]Finding
 }
@@ -115,6 +121,13 @@ type FigureCount struct {
 type AgentCount struct {
 	Agent harness.AgentName
 	Count int
+}
+
+// LeakFigure is what the last comparison of rows and objects of a kind came to.
+type LeakFigure struct {
+	Kind         harness.ObjectKind
+	Leaked, Lost int64
+	Age          float64 // of the comparison, in seconds
 }
 
 // GuardrailFigure is how often a guardrail has found something, or failed, and
@@ -164,9 +177,16 @@ const (
 		(SELECT extract(epoch FROM now() - d.received_at)::float8 FROM dead_letters d WHERE d.state = s.state ORDER BY d.dead_letter_id LIMIT 1)
 		FROM (VALUES ('OPEN'), ('MOOT'), ('REPLAYED'), ('DISCARDED')) AS s (state)`
 
+	figureLeaksSQL = `SELECT kind, COALESCE((tally->>'leaked')::bigint, 0), COALESCE((tally->>'lost')::bigint, 0), extract(epoch FROM now() - compared_at)::float8
+		FROM comparisons WHERE compared_at IS NOT NULL`
+	figureArchivingSQL = `SELECT count(*), extract(epoch FROM now() - min(created_at))::float8 FROM (SELECT created_at FROM log_archives WHERE state IN ('PENDING', 'STORED') LIMIT $1) a`
+
 	figureSweepSQL    = `SELECT extract(epoch FROM now() - completed_at)::float8 FROM sweeps WHERE sweep_name = 'main'`
 	figureFindingsSQL = `SELECT findings FROM sweep_reports ORDER BY sweep_report_id DESC LIMIT 1`
 )
+
+// A day could be archived since its agent's days were over.
+var figureLagSQL = `SELECT extract(epoch FROM now() - (d.due AT TIME ZONE 'UTC'))::float8 FROM (` + logDaysDueSQL("(d.day + 1 + "+logDaysOf("g.agent_name", "retentionDays", harness.DefaultRetentionDays)+")::timestamp AS due") + `) d ORDER BY d.due LIMIT 1`
 
 // figuresTime is the server's own limit on one statement of Figures.
 const figuresTime = "3s"
@@ -197,6 +217,17 @@ func (s *Store) Figures(ctx context.Context) (f Figures, err error) {
 			}
 			return err
 		}))
+		b.Queue(figureLeaksSQL).Query(collectInto(&f.Leaks))
+		b.Queue(figureArchivingSQL, CountLimit).QueryRow(counted(&f.Archiving, &f.ArchivesAge))
+		b.Queue(figureLagSQL).QueryRow(func(row pgx.Row) error {
+			var lag float64
+			err := row.Scan(&lag)
+			if errors.Is(err, pgx.ErrNoRows) {
+				return nil // all are archived
+			}
+			f.ArchiveLag = seconds(lag)
+			return err
+		})
 		b.Queue(figureSweepSQL).QueryRow(func(row pgx.Row) error {
 			var age *float64
 			err := row.Scan(&age)

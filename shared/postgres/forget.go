@@ -79,11 +79,13 @@ func (s *Store) ForgetBegin(ctx context.Context, id string) error {
 
 const forgetWhole = `SELECT session_id FROM forget_sessions WHERE forget_request_id = $1 AND whole`
 
-// ForgetWaits says how many commands and sandboxes of a request have not ended.
+// ForgetWaits says how many commands, sandboxes, volumes and files that were about to
+// be put of a request have not ended.
 func (s *Store) ForgetWaits(ctx context.Context, id string) (int, error) {
 	var n int
 	err := s.pool.QueryRow(ctx, `SELECT (SELECT count(*) FROM executions WHERE session_id IN (`+forgetWhole+`) AND ended_at IS NULL)
-		+ (SELECT count(*) FROM sandboxes WHERE session_id IN (`+forgetWhole+`) AND state <> 'GONE')`, id).Scan(&n)
+		+ (SELECT count(*) FROM sandboxes WHERE session_id IN (`+forgetWhole+`) AND state <> 'GONE')
+		+ (SELECT count(*) FROM outside_objects WHERE session_id IN (`+forgetWhole+`) AND state <> 'GONE')`, id).Scan(&n)
 	return n, translate(err)
 }
 

@@ -67,20 +67,26 @@ const todaySQL = `(now() AT TIME ZONE 'UTC')::date`
 const logDaysSQL = `SELECT c.relname, to_date(right(c.relname, 8), 'YYYYMMDD') AS day, i.inhdetachpending
 	FROM pg_inherits i JOIN pg_class c ON c.oid = i.inhrelid WHERE i.inhparent = 'agent_execution_logs'::regclass AND c.relname ~ '_[0-9]{8}$'`
 
+// logDaysDueSQL is the SQL for columns of each day, of alias d, of which an agent, of
+// alias g, has entries that are older than it keeps them in Postgres.
+func logDaysDueSQL(columns string) string {
+	const of = `agent_execution_logs l WHERE l.created_at >= d.day AT TIME ZONE 'UTC' AND l.created_at < (d.day + 1) AT TIME ZONE 'UTC'`
+	// The agents of a day are found by one probe of its index each.
+	return `WITH d AS (SELECT p.day::timestamp AS day FROM (` + logDaysSQL + `) p
+			WHERE NOT p.inhdetachpending AND p.day + 1 + ` + leastDays("retentionDays", harness.DefaultRetentionDays) + ` <= ` + todaySQL + `)
+		SELECT ` + columns + ` FROM (SELECT day::date AS day FROM d) d CROSS JOIN LATERAL (
+			WITH RECURSIVE g AS (
+				(SELECT l.agent_name FROM ` + of + ` ORDER BY l.agent_name LIMIT 1)
+				UNION ALL
+				SELECT (SELECT l.agent_name FROM ` + of + ` AND l.agent_name > g.agent_name ORDER BY l.agent_name LIMIT 1) FROM g WHERE g.agent_name IS NOT NULL
+			) SELECT agent_name FROM g WHERE agent_name IS NOT NULL) g
+		WHERE d.day + 1 + ` + logDaysOf("g.agent_name", "retentionDays", harness.DefaultRetentionDays) + ` <= ` + todaySQL
+}
+
 // LogDaysDue returns up to limit days, oldest first, of which an agent has entries
 // that are older than it keeps them in Postgres.
 func (s *Store) LogDaysDue(ctx context.Context, limit int) ([]LogDay, error) {
-	const of = `agent_execution_logs l WHERE l.created_at >= d.day AT TIME ZONE 'UTC' AND l.created_at < (d.day + 1) AT TIME ZONE 'UTC'`
-	// The agents of a day are found by one probe of its index each.
-	return list(ctx, s, `WITH d AS (SELECT p.day::timestamp AS day FROM (`+logDaysSQL+`) p
-			WHERE NOT p.inhdetachpending AND p.day + 1 + `+leastDays("retentionDays", harness.DefaultRetentionDays)+` <= `+todaySQL+`)
-		SELECT g.agent_name, d.day AT TIME ZONE 'UTC' FROM (SELECT day::date AS day FROM d) d CROSS JOIN LATERAL (
-			WITH RECURSIVE g AS (
-				(SELECT l.agent_name FROM `+of+` ORDER BY l.agent_name LIMIT 1)
-				UNION ALL
-				SELECT (SELECT l.agent_name FROM `+of+` AND l.agent_name > g.agent_name ORDER BY l.agent_name LIMIT 1) FROM g WHERE g.agent_name IS NOT NULL
-			) SELECT agent_name FROM g WHERE agent_name IS NOT NULL) g
-		WHERE d.day + 1 + `+logDaysOf("g.agent_name", "retentionDays", harness.DefaultRetentionDays)+` <= `+todaySQL+`
+	return list(ctx, s, logDaysDueSQL(`g.agent_name, d.day AT TIME ZONE 'UTC'`)+`
 		ORDER BY d.day, g.agent_name LIMIT $1`, []any{limit}, func(row pgx.CollectableRow) (LogDay, error) {
 		var d LogDay
 		return d, row.Scan(&d.Agent, &d.Day)

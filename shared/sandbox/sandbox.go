@@ -86,14 +86,28 @@ type Bookkeeper interface {
 	CountsOnlyTheEnd() bool
 }
 
-// VolumeSweeper is a Driver whose sandboxes may have volumes that outlive them.
-type VolumeSweeper interface {
-	// SweepVolumes removes those of sessions that have ended and returns how many;
-	// ended says which of some sessions have, and one that it does not know has.
-	// A volume that a sandbox uses stays until that is gone; one that was made
-	// just now is left alone. It goes on after single failures and returns them
-	// joined.
-	SweepVolumes(ctx context.Context, ended func(context.Context, []harness.SessionID) ([]harness.SessionID, error)) (removed int, err error)
+// Keeper is a Driver that makes more than sandboxes: volumes that outlive them and
+// policies that belong to one.
+type Keeper interface {
+	// VolumeOf names the volume that Start makes for sb, or finds; "": none. It has
+	// its row before Start is called.
+	VolumeOf(sb Sandbox) string
+
+	// Objects returns every object of ours of the kind, VOLUME or NETWORK_POLICY.
+	Objects(ctx context.Context, kind harness.ObjectKind) ([]Object, error)
+
+	// Remove asks for the removal of one; nil says that it goes, or is not there
+	// (any more). A volume that a sandbox uses stays until that is gone.
+	Remove(ctx context.Context, kind harness.ObjectKind, o Object) error
+}
+
+// Object is an object beside sandboxes that exists.
+type Object struct {
+	Name, UID string
+	Agent     harness.AgentName // as its maker wrote it there
+	Session   harness.SessionID // whose it is; of a VOLUME empty when nobody can say
+	CreatedAt time.Time
+	Going     bool // it is being removed already
 }
 
 // The errors callers tell apart.

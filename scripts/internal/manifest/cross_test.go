@@ -281,6 +281,7 @@ func TestRolesGiveTheLeast(t *testing.T) {
 		sandboxes + " sandbox-exec networkpolicies":          {"create"},
 		sandboxes + " reaper-cron pods":                      {"delete", "get", "list", "watch"},
 		sandboxes + " reaper-cron persistentvolumeclaims":    {"delete", "list"},
+		sandboxes + " reaper-cron networkpolicies":           {"delete", "list"},
 		agents + " agent-source aiagents":                    {"get", "list", "watch"},
 		agents + " agent-source aiworkflows":                 {"get", "list", "watch"},
 		agents + " agent-status aiagents":                    {"get", "list"},

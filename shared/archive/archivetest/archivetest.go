@@ -13,6 +13,7 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"time"
 
 	"tuluat.ai/harness/shared/archive"
 )
@@ -26,13 +27,15 @@ type Bucket struct {
 
 	mu      sync.Mutex
 	objects map[string][]byte
+	made    map[string]time.Time
+	uploads map[archive.Upload]bool
 	fault   func(method, key string) int
 }
 
 // New returns a bucket that a test uses and how it is reached.
 func New(t testing.TB) (*archive.Store, *Bucket) {
 	t.Helper()
-	b := &Bucket{objects: map[string][]byte{}}
+	b := &Bucket{objects: map[string][]byte{}, made: map[string]time.Time{}, uploads: map[archive.Upload]bool{}}
 	server := httptest.NewServer(b)
 	t.Cleanup(server.Close)
 	b.URL = server.URL
@@ -75,9 +78,31 @@ func (b *Bucket) Object(key string) []byte {
 func (b *Bucket) Set(key string, data []byte) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	if b.objects[key] = data; data == nil {
+	b.objects[key], b.made[key] = data, time.Now()
+	if data == nil {
 		delete(b.objects, key)
 	}
+}
+
+// Age makes an object look as if it had been put so long ago.
+func (b *Bucket) Age(key string, ago time.Duration) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.made[key] = time.Now().Add(-ago)
+}
+
+// Begin begins an upload in parts, as somebody's tool did.
+func (b *Bucket) Begin(u archive.Upload) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.uploads[u] = true
+}
+
+// Uploads returns how many uploads in parts there are.
+func (b *Bucket) Uploads() int {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return len(b.uploads)
 }
 
 // ServeHTTP implements http.Handler.
@@ -103,8 +128,12 @@ func (b *Bucket) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	switch {
 	case err != nil || strings.Contains(r.Header.Get("Content-Encoding"), "aws-chunked"):
 		refuse(w, http.StatusBadRequest, "InvalidArgument")
+	case (r.URL.Path == "/"+Name || inBucket && key == "") && r.URL.Query().Has("uploads"):
+		b.listUploads(w, r)
 	case r.URL.Path == "/"+Name || inBucket && key == "":
 		b.list(w, r)
+	case r.Method == http.MethodDelete && r.URL.Query().Has("uploadId"):
+		b.abort(w, key, r.URL.Query().Get("uploadId"))
 	case !inBucket:
 		refuse(w, http.StatusNotFound, "NoSuchBucket")
 	default:
@@ -118,7 +147,7 @@ func (b *Bucket) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 func (b *Bucket) object(w http.ResponseWriter, r *http.Request, key string, body []byte) {
 	switch r.Method {
 	case http.MethodPut:
-		b.objects[key] = body
+		b.objects[key], b.made[key] = body, time.Now()
 	case http.MethodDelete:
 		delete(b.objects, key)
 		w.WriteHeader(http.StatusNoContent)
@@ -137,8 +166,9 @@ func (b *Bucket) object(w http.ResponseWriter, r *http.Request, key string, body
 
 func (b *Bucket) list(w http.ResponseWriter, r *http.Request) {
 	type content struct {
-		Key  string
-		Size int
+		Key          string
+		Size         int
+		LastModified time.Time
 	}
 	page := struct {
 		XMLName     xml.Name `xml:"ListBucketResult"`
@@ -161,10 +191,40 @@ func (b *Bucket) list(w http.ResponseWriter, r *http.Request) {
 		if page.IsTruncated = i == limit; page.IsTruncated {
 			break
 		}
-		page.Contents = append(page.Contents, content{key, len(b.objects[key])})
+		page.Contents = append(page.Contents, content{key, len(b.objects[key]), b.made[key].UTC()})
 	}
 	w.Header().Set("Content-Type", "application/xml")
 	_ = xml.NewEncoder(w).Encode(page)
+}
+
+func (b *Bucket) listUploads(w http.ResponseWriter, r *http.Request) {
+	type upload struct {
+		Key, UploadId string //nolint:revive // S3's spelling
+		Initiated     time.Time
+	}
+	page := struct {
+		XMLName     xml.Name `xml:"ListMultipartUploadsResult"`
+		IsTruncated bool
+		Upload      []upload
+	}{}
+	for u := range b.uploads {
+		if strings.HasPrefix(u.Key, r.URL.Query().Get("prefix")) {
+			page.Upload = append(page.Upload, upload{u.Key, u.ID, u.StartedAt.UTC()})
+		}
+	}
+	w.Header().Set("Content-Type", "application/xml")
+	_ = xml.NewEncoder(w).Encode(page)
+}
+
+func (b *Bucket) abort(w http.ResponseWriter, key, id string) {
+	for u := range b.uploads {
+		if u.Key == key && u.ID == id {
+			delete(b.uploads, u)
+			w.WriteHeader(http.StatusNoContent)
+			return
+		}
+	}
+	refuse(w, http.StatusNotFound, "NoSuchUpload")
 }
 
 func refuse(w http.ResponseWriter, status int, code string) {

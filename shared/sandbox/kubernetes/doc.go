@@ -7,7 +7,7 @@
 // it as its owner, so what is left is a Pod: Start goes on with it, Terminate
 // removes it, List shows it, and its active deadline ends it if nobody comes.
 // Volumes that outlive Pods carry the id of their session and stay as long as
-// that is open: SweepVolumes removes them after it.
+// that is open: the sweep removes them after it, by the rows that their starts wrote.
 //
 // # What is believed
 //
@@ -23,5 +23,5 @@
 // transport); networkpolicies create; persistentvolumeclaims create and get;
 // events list, for the words of a start that takes too long. A process that only
 // removes sandboxes needs pods get, list, watch and delete, and
-// persistentvolumeclaims list and delete.
+// persistentvolumeclaims and networkpolicies list and delete.
 package kubernetes

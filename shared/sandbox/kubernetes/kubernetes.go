@@ -56,9 +56,9 @@ type Driver struct {
 }
 
 var (
-	_ sandbox.Driver        = (*Driver)(nil)
-	_ sandbox.Bookkeeper    = (*Driver)(nil)
-	_ sandbox.VolumeSweeper = (*Driver)(nil)
+	_ sandbox.Driver     = (*Driver)(nil)
+	_ sandbox.Bookkeeper = (*Driver)(nil)
+	_ sandbox.Keeper     = (*Driver)(nil)
 )
 
 const (

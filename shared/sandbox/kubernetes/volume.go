@@ -2,10 +2,6 @@ package kubernetes
 
 import (
 	"context"
-	"errors"
-	"maps"
-	"slices"
-	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -14,10 +10,6 @@ import (
 	"tuluat.ai/harness/shared/harness"
 	"tuluat.ai/harness/shared/sandbox"
 )
-
-// volumeGrace is how old a volume must be before the sweep asks whose it is:
-// time for a start to be done with it.
-const volumeGrace = 5 * time.Minute
 
 const volumeSelector = labelManaged + "=" + manager + "," + labelPart + "=workspace"
 
@@ -82,57 +74,36 @@ func (d *Driver) ensureVolume(ctx context.Context, sb sandbox.Sandbox) error {
 	return nil
 }
 
-// SweepVolumes removes the volumes of sessions that have ended. The cluster
-// keeps one that a Pod still uses until that has gone.
-func (d *Driver) SweepVolumes(ctx context.Context, ended func(context.Context, []harness.SessionID) ([]harness.SessionID, error)) (removed int, err error) {
-	var failures error
-	claims := d.core.PersistentVolumeClaims(d.Namespace)
-	err = pages(func(o metav1.ListOptions) (string, error) {
+// VolumeOf implements sandbox.Keeper.
+func (d *Driver) VolumeOf(sb sandbox.Sandbox) string {
+	if !persistent(sb.Spec) {
+		return ""
+	}
+	return claimName(sb)
+}
+
+// volumes lists the volumes of sessions.
+func (d *Driver) volumes(ctx context.Context) ([]sandbox.Object, error) {
+	var all []sandbox.Object
+	err := pages(func(o metav1.ListOptions) (string, error) {
 		o.LabelSelector = volumeSelector
-		list, err := claims.List(ctx, o)
-		if err != nil {
-			return "", translate(err, "list", "persistentvolumeclaims", d.Namespace, "the volumes could not be listed")
-		}
-		of := d.volumesOf(list.Items)
-		if len(of) == 0 {
-			return list.Continue, nil
-		}
-		over, err := ended(ctx, slices.Sorted(maps.Keys(of)))
+		list, err := d.core.PersistentVolumeClaims(d.Namespace).List(ctx, o)
 		if err != nil {
 			return "", err
 		}
-		for _, session := range over {
-			c, ok := of[session]
-			if !ok {
-				continue
+		for i := range list.Items {
+			c := &list.Items[i]
+			v := object(c)
+			if c.Name != claimName(sandbox.Sandbox{Session: v.Session}) {
+				d.Log.Warn("a volume whose session nobody can say: its annotation is gone or another's", "volume", c.Name, "session", string(v.Session))
+				v.Session = ""
 			}
-			err := claims.Delete(ctx, c.Name, metav1.DeleteOptions{Preconditions: &metav1.Preconditions{UID: &c.UID}})
-			switch {
-			case err == nil:
-				removed++
-			case !apierrors.IsNotFound(err) && !apierrors.IsConflict(err):
-				failures = errors.Join(failures, translate(err, "delete", "persistentvolumeclaims", d.Namespace, "a volume could not be removed"))
-			}
+			all = append(all, v)
 		}
 		return list.Continue, nil
 	})
-	return removed, errors.Join(failures, err)
-}
-
-// volumesOf returns the volumes that may be removed, by their session. Nobody
-// can say whose one without its annotation is, so that one stays.
-func (d *Driver) volumesOf(items []corev1.PersistentVolumeClaim) map[harness.SessionID]*corev1.PersistentVolumeClaim {
-	of := map[harness.SessionID]*corev1.PersistentVolumeClaim{}
-	for i := range items {
-		c := &items[i]
-		session := harness.SessionID(c.Annotations[labelSession])
-		switch {
-		case c.DeletionTimestamp != nil || d.now().Sub(c.CreationTimestamp.Time) < volumeGrace:
-		case c.Name != claimName(sandbox.Sandbox{Session: session}):
-			d.Log.Warn("a volume whose session nobody can say is left alone: its annotation is gone or another's", "volume", c.Name, "session", string(session))
-		default:
-			of[session] = c
-		}
+	if err != nil {
+		return nil, translate(err, "list", "persistentvolumeclaims", d.Namespace, "the volumes could not be listed")
 	}
-	return of
+	return once(all), nil
 }

@@ -2,8 +2,6 @@ package kubernetes_test
 
 import (
 	"bytes"
-	"context"
-	"errors"
 	"log/slog"
 	"slices"
 	"strings"
@@ -58,54 +56,95 @@ func (b *bench) volume(session harness.SessionID, age time.Duration) corev1.Pers
 	return c
 }
 
-// sessions are those whose volumes exist.
-func (b *bench) sessions() []string {
-	all := []string{}
-	for _, c := range b.Claims() {
-		all = append(all, c.Annotations["tuluat.ai/session"])
+// names are those of objects, with what is known of whose each is.
+func names(all []sandbox.Object) []string {
+	said := []string{}
+	for _, o := range all {
+		text := string(o.Session) + " " + string(o.Agent)
+		if o.Going {
+			text += " going"
+		}
+		said = append(said, text)
 	}
-	slices.Sort(all)
-	return all
+	slices.Sort(said)
+	return said
 }
 
-// A volume stays as long as its session is open, however old it is, and no longer.
-func TestSweepVolumes(t *testing.T) {
+// Volumes are listed with their session, those of others are not, and one is removed
+// by its identity.
+func TestVolumesAreListedAndRemoved(t *testing.T) {
 	b := newBench(t)
-	b.volume("ses_open", 90*24*time.Hour)
-	b.volume("ses_ended", 6*time.Minute)
-	b.volume("ses_other", 6*time.Minute)
-	b.volume("ses_young", 4*time.Minute)
+	ctx := t.Context()
+	if name := b.driver.VolumeOf(sandbox.Sandbox{Session: "ses_1", Spec: sandboxtest.Spec()}); name != "" {
+		t.Errorf("a sandbox without a volume has %s", name)
+	}
+	first := b.volume("ses_open", 90*24*time.Hour)
+	if name := b.driver.VolumeOf(persistentSandbox("ses_open")); name != first.Name {
+		t.Errorf("the volume is said to be %s, and is %s", name, first.Name)
+	}
+	going := b.volume("ses_going", time.Hour)
+	going.DeletionTimestamp = new(metav1.Now())
+	b.Create("persistentvolumeclaims", &going)
 	lost := b.volume("ses_lost", time.Hour)
-	delete(lost.Annotations, "tuluat.ai/session")
+	lost.Annotations["tuluat.ai/session"] = "ses_open"
 	b.Create("persistentvolumeclaims", &lost)
 	foreign := lost.DeepCopy()
-	foreign.Name, foreign.UID, foreign.Labels, foreign.Annotations = "theirs", "", nil, map[string]string{"tuluat.ai/session": "ses_ended"}
+	foreign.Name, foreign.UID, foreign.Labels = "theirs", "", nil
 	b.Create("persistentvolumeclaims", foreign)
-	var asked []int
-	ended := func(_ context.Context, ids []harness.SessionID) ([]harness.SessionID, error) {
-		asked = append(asked, len(ids))
-		return []harness.SessionID{"ses_ended", "ses_other", "ses_young", "ses_never_asked"}, nil
+	all, err := b.driver.Objects(ctx, harness.ObjectVolume)
+	if err != nil {
+		t.Fatal(err)
+	}
+	agent := string(persistentSandbox("x").Agent)
+	if diff := cmp.Diff([]string{" " + agent, "ses_going " + agent + " going", "ses_open " + agent}, names(all)); diff != "" {
+		t.Error(diff)
 	}
 	b.On(kubetest.Match{Verb: "delete", Resource: "persistentvolumeclaims"}, 1, kubetest.Fail(kubetest.Internal("x")))
-	if n, err := b.driver.SweepVolumes(t.Context(), ended); n != 1 || err == nil {
-		t.Errorf("with one failure: %d, %v", n, err)
+	open := sandbox.Object{Name: first.Name, UID: string(first.UID)}
+	if err := b.driver.Remove(ctx, harness.ObjectVolume, open); err == nil {
+		t.Error("a failure is not told")
 	}
-	if n, err := b.driver.SweepVolumes(t.Context(), ended); n != 1 || err != nil {
-		t.Errorf("then: %d, %v", n, err)
+	if err := b.driver.Remove(ctx, harness.ObjectVolume, sandbox.Object{Name: first.Name, UID: "another"}); err != nil || len(b.Claims()) != 4 {
+		t.Errorf("one of another identity: %v, %d are left", err, len(b.Claims()))
 	}
-	if n, err := b.driver.SweepVolumes(t.Context(), ended); n != 0 || err != nil {
-		t.Errorf("then: %d, %v", n, err)
+	for range 2 { // the second finds nothing
+		if err := b.driver.Remove(ctx, harness.ObjectVolume, open); err != nil || len(b.Claims()) != 3 {
+			t.Errorf("%v, %d are left", err, len(b.Claims()))
+		}
 	}
-	if diff := cmp.Diff([]string{"", "ses_ended", "ses_open", "ses_young"}, b.sessions()); diff != "" { // ses_ended: the one that is not ours
-		t.Error(diff)
+	b.On(kubetest.Match{Verb: "list", Resource: "persistentvolumeclaims"}, 1, kubetest.Fail(kubetest.Unavailable()))
+	if _, err := b.driver.Objects(ctx, harness.ObjectVolume); harness.KindOf(err) != harness.Unavailable {
+		t.Errorf("a list that fails: %v", err)
 	}
-	if diff := cmp.Diff([]int{3, 2, 1}, asked); diff != "" { // not of those that are young, nobody's or not ours
-		t.Error(diff)
+}
+
+// Policies of allow-lists are listed with the name of their sandbox, by pages, and
+// those that the namespace came with are not.
+func TestPoliciesAreListedAndRemoved(t *testing.T) {
+	b := newBench(t)
+	ctx := t.Context()
+	spec := sandboxtest.Spec()
+	spec.Egress, spec.EgressAllow = harness.EgressAllowlist, []harness.EgressRule{{CIDR: "203.0.113.0/24"}}
+	sb := sandboxtest.New(spec)
+	if _, err := b.driver.Start(ctx, sb); err != nil {
+		t.Fatal(err)
 	}
-	// Nobody who can say: nothing is removed.
-	down := errors.New("down")
-	if n, err := b.driver.SweepVolumes(t.Context(), func(context.Context, []harness.SessionID) ([]harness.SessionID, error) { return nil, down }); n != 0 || !errors.Is(err, down) {
-		t.Errorf("without rows: %d, %v", n, err)
+	theirs := b.Policies()[0]
+	theirs.Name, theirs.UID, theirs.ResourceVersion, theirs.OwnerReferences = "deny-all", "", "", nil
+	theirs.Labels = map[string]string{"app.kubernetes.io/part-of": "tuluat-harness"}
+	b.Create("networkpolicies", &theirs)
+	all, err := b.driver.Objects(ctx, harness.ObjectNetworkPolicy)
+	if err != nil || len(all) != 1 || all[0].Name != sb.Name || all[0].UID == "" || all[0].CreatedAt.IsZero() {
+		t.Fatalf("%+v, %v", all, err)
+	}
+	if err := b.driver.Remove(ctx, harness.ObjectNetworkPolicy, all[0]); err != nil || len(b.Policies()) != 1 {
+		t.Errorf("%v, %d are left", err, len(b.Policies()))
+	}
+	for _, kind := range []harness.ObjectKind{harness.ObjectSandbox, harness.ObjectArchive} {
+		_, err := b.driver.Objects(ctx, kind)
+		if err == nil || b.driver.Remove(ctx, kind, all[0]) == nil {
+			t.Errorf("%s is none of these", kind)
+		}
 	}
 }
 
@@ -125,8 +164,8 @@ func TestStartWhileItsVolumeGoes(t *testing.T) {
 	b.On(kubetest.Match{Verb: "get", Resource: "persistentvolumeclaims"}, 1, kubetest.Fail(kubetest.Unavailable()))
 	_, err = b.driver.Start(t.Context(), persistentSandbox("ses_1"))
 	b.fails(err, harness.Unavailable, sandbox.ReasonStartFailed)
-	if n, err := b.driver.SweepVolumes(t.Context(), func(_ context.Context, ids []harness.SessionID) ([]harness.SessionID, error) { return ids, nil }); n != 0 || err != nil {
-		t.Errorf("it was removed twice: %d, %v", n, err)
+	if all, err := b.driver.Objects(t.Context(), harness.ObjectVolume); err != nil || len(all) != 1 || !all[0].Going {
+		t.Errorf("it is not said to go: %+v, %v", all, err)
 	}
 }
 

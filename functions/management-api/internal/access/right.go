@@ -15,7 +15,7 @@ const (
 	List   = "list"
 	Watch  = "watch" // of sessions and approvals: the stream of events
 	Create = "create"
-	Update = "update" // of sessions: a message to it
+	Update = "update" // of sessions: a message to it; of channels: where updates are sent
 	Patch  = "patch"
 	Delete = "delete" // of sandboxes: terminate; of deadletters: discard
 	Decide = "decide" // of approvals
@@ -44,6 +44,7 @@ const (
 	Channels      = "channels"
 	Audits        = "audits"
 	People        = "people"
+	Leaks         = "leaks" // and how the sweep goes that looks for them
 )
 
 // Right is a verb on a resource of group tuluat.ai in the agents namespace.

@@ -23,7 +23,7 @@ func roleRights(role string) []grant {
 	viewer := []grant{
 		{[]string{Agents, Workflows, Sessions, Approvals}, []string{Get, List, Watch}},
 		{[]string{Sandboxes, Executions, DeadLetters}, []string{Get, List}},
-		{[]string{Logs, Channels}, []string{List}},
+		{[]string{Logs, Channels, Leaks}, []string{List}},
 	}
 	operator := append(slices.Clone(viewer),
 		grant{[]string{AgentFeatures}, []string{Patch}},
@@ -31,6 +31,7 @@ func roleRights(role string) []grant {
 		grant{[]string{Sessions}, []string{Create, Update, Cancel, Takeover}},
 		grant{[]string{Sandboxes}, []string{Delete, Exec}},
 		grant{[]string{DeadLetters}, []string{Replay, Delete}},
+		grant{[]string{Channels}, []string{Update}},
 	)
 	switch role {
 	case RoleViewer:

@@ -41,6 +41,7 @@ type Store interface {
 	letterStore
 	recordStore
 	forgetStore
+	leakStore
 	auditStore
 }
 
@@ -156,6 +157,7 @@ func build(mux *http.ServeMux, o Options) *api {
 	a.registerLetters()
 	a.registerLogs()
 	a.registerForgets()
+	a.registerLeaks()
 	a.registerRecords()
 	for id := range a.operations {
 		panic("operation without a handler: " + id) // found by the first test

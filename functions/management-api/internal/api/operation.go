@@ -30,7 +30,7 @@ func named(verb, resource, parameter string) access.Right {
 // Operations returns all of them: the mux, the document and the table of roles
 // are made from it.
 func Operations() []Operation {
-	all := slices.Concat(resourceOperations(), sessionOperations(), takeoverOperations(), approvalOperations(), sandboxOperations(), recordOperations(), haltOperations())
+	all := slices.Concat(resourceOperations(), sessionOperations(), takeoverOperations(), approvalOperations(), sandboxOperations(), recordOperations(), haltOperations(), leakOperations())
 	for i, o := range all {
 		all[i].Path = prefix + o.Path
 		if o.Status == 0 {
@@ -81,6 +81,21 @@ func haltOperations() []Operation {
 		{ID: "get-halt", Method: http.MethodGet, Path: "/halt", Summary: "Say whether the whole install is halted", Right: right(access.List, agents)},
 		{ID: "halt", Method: http.MethodPut, Path: "/halt", Summary: "Halt the whole install", Right: right(access.Halt, agents), Notes: notes},
 		{ID: "resume", Method: http.MethodDelete, Path: "/halt", Summary: "Let the install go on", Right: right(access.Halt, agents), Status: http.StatusNoContent, Notes: "Agents that are halted themselves stay so."},
+	}
+}
+
+func leakOperations() []Operation {
+	leaks := access.Leaks
+	return []Operation{
+		{
+			ID: "list-leaks", Method: http.MethodGet, Path: "/leaks", Summary: "Say what the last comparison of rows with what exists outside of them came to, by kind", Right: right(access.List, leaks),
+			Notes: "The sweep compares, and removes what has no owner: sandboxes, network policies and volumes in each pass, the bucket about once an hour. An object is leaked when nothing of it lives any more and it is still there, a row lost when its object is gone.",
+		},
+		{ID: "get-sweep", Method: http.MethodGet, Path: "/sweep", Summary: "Say how the last pass of the sweep went", Right: right(access.List, leaks)},
+		{
+			ID: "record-webhook", Method: http.MethodPost, Path: "/channels/webhooks", Summary: "Record where a provider was told to send updates of an account to", Right: right(access.Update, access.Channels), Status: http.StatusNoContent,
+			Notes: "It tells the provider nothing. Whoever registers a webhook records it before, and with an empty url after it was taken away, so that one of an account that no agent has any more is found.",
+		},
 	}
 }
 

@@ -97,6 +97,14 @@ func (c *Collector) Collect(out chan<- prometheus.Metric) {
 		gauge(letters, float64(n), state)
 	}
 	gauge(letterAge, f.LetterAge.Seconds())
+	for _, l := range f.Leaks {
+		gauge(leaked, float64(l.Leaked), string(l.Kind))
+		gauge(lost, float64(l.Lost), string(l.Kind))
+		gauge(comparisonAge, max(0, l.Age), string(l.Kind))
+	}
+	gauge(archiveLag, f.ArchiveLag.Seconds())
+	gauge(archiving, float64(f.Archiving))
+	gauge(archivesAge, f.ArchivesAge.Seconds())
 	sweep(f, gauge)
 }
 

@@ -7,6 +7,7 @@ import (
 	"log/slog"
 	"net/http/httptest"
 	"regexp"
+	"strconv"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -98,8 +99,25 @@ func TestSeries(t *testing.T) {
 	d.Exec(`INSERT INTO approvals (approval_id, session_id, agent_name, title, digest, state, created_at) VALUES ('apr_a', 'ses_a', 'coder', 't', 'd', 'PENDING', now() - interval '30 seconds')`)
 	d.Exec(`INSERT INTO dead_letters (event_id, event_type, destination, payload, state) VALUES ('e', 't', 'd', '{}', 'OPEN')`)
 	d.Exec(`INSERT INTO sweep_reports (started_at, findings) VALUES (now(), '{"leaks": {"found": 3, "done": 2, "left": 1, "reason": "x", "objects": 2, "rows": 1}}')`)
+	d.Exec(`UPDATE comparisons SET tally = '{"leaked": 3, "lost": 2}', compared_at = now() - interval '90 seconds' WHERE kind = 'VOLUME'`)
+	d.Exec(`INSERT INTO log_archives (object_key, kind, agent_name, state, digest, size_bytes, day, part, first_at, first_log_id, last_at, last_log_id, created_at)
+		VALUES ('a', 'ENTRIES', 'coder', 'PENDING', '', 0, now(), 1, now(), 1, now(), 1, now() - interval '70 seconds'), ('b', 'ENTRIES', 'coder', 'VERIFIED', '', 0, now(), 2, now(), 1, now(), 1, now() - interval '1 day')`)
+	// The agent keeps entries for 7 days, so one of 9 days ago could have gone since midnight of yesterday at least.
+	d.Exec(`UPDATE agent_revisions SET spec = spec || '{"logs": {"retentionDays": 7}}' WHERE agent_name = 'coder'`)
+	d.Exec(`INSERT INTO agent_execution_logs_overflow (agent_name, session_id, node_id, level, message, created_at) VALUES ('coder', 's', '', 'INFO', 'm', now() - interval '9 days'), ('coder', 's', '', 'INFO', 'm', now())`)
+	d.Exec(`SELECT create_log_partitions(1)`)
 	text := scrape(t, figures.New(d.Store.Figures, slog.New(slog.DiscardHandler), time.Now))
+	lag := regexp.MustCompile(`(?m)^tuluat_log_archive_lag_seconds (\S+)$`).FindStringSubmatch(text)
+	if len(lag) != 2 {
+		t.Fatalf("no lag: %s", text)
+	}
+	if got, err := strconv.ParseFloat(lag[1], 64); err != nil || got < 86400 || got >= 2*86400 {
+		t.Errorf("the lag is %s, want one day and what has passed of today", lag[1])
+	}
 	for _, want := range []string{
+		`tuluat_leaked_objects{kind="VOLUME"} 3`,
+		`tuluat_lost_objects{kind="VOLUME"} 2`,
+		`tuluat_log_archives_pending 1`,
 		`tuluat_agent_guardrail_blocks_total{action="block",agent="coder",guardrail="judge",stage="OUTPUT"} 4`,
 		`tuluat_agent_guardrail_blocks_total{action="warn",agent="coder",guardrail="judge",stage="OUTPUT"} 0`,
 		`tuluat_agent_guardrail_blocks_total{action="redact",agent="coder",guardrail="quiet",stage="INPUT"} 0`,
@@ -129,10 +147,13 @@ func TestSeries(t *testing.T) {
 			t.Errorf("no %s", want)
 		}
 	}
-	for name, least := range map[string]string{"tuluat_message_oldest_seconds": "9", "tuluat_approval_oldest_seconds": "3"} {
+	for name, least := range map[string]string{"tuluat_message_oldest_seconds": "9", "tuluat_approval_oldest_seconds": "3", `tuluat_leak_comparison_age_seconds{kind="VOLUME"}`: "9", "tuluat_log_archive_pending_oldest_seconds": "7"} {
 		if !strings.Contains(text, "\n"+name+" "+least) {
 			t.Errorf("%s is not %s…", name, least)
 		}
+	}
+	if strings.Contains(text, `kind="ARCHIVE"`) {
+		t.Error("a kind that was never compared has figures")
 	}
 	if t.Failed() {
 		t.Log(text)

@@ -35,8 +35,13 @@ var (
 	outboxAge        = describe("tuluat_outbox_oldest_seconds", "Age of the oldest of them; 0: there is none.")
 	letters          = describe("tuluat_dead_letters", "Events that the broker gave up on; 10000: that many or more.", "state")
 	letterAge        = describe("tuluat_dead_letter_oldest_seconds", "Age of the oldest that is OPEN; 0: there is none.")
-	// Logs: the age of the oldest day that should be archived and is not comes here,
-	// from the rows of log_archives.
+
+	leaked        = describe("tuluat_leaked_objects", "Objects without a live owner that the last comparison of rows with what exists has left.", "kind")
+	lost          = describe("tuluat_lost_objects", "Rows without their object that the last comparison has left.", "kind")
+	comparisonAge = describe("tuluat_leak_comparison_age_seconds", "Time since the end of the last whole comparison of the kind; not there where nothing was ever compared.", "kind")
+	archiveLag    = describe("tuluat_log_archive_lag_seconds", "How long the oldest day of log entries could have been archived that is not; 0: all are.")
+	archiving     = describe("tuluat_log_archives_pending", "Objects of the archive that are on their way; 10000: that many or more.")
+	archivesAge   = describe("tuluat_log_archive_pending_oldest_seconds", "Age of the oldest of them; 0: there is none.")
 )
 
 var (

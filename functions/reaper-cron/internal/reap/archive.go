@@ -8,6 +8,7 @@ import (
 	"io"
 	"time"
 
+	"tuluat.ai/harness/shared/archive"
 	"tuluat.ai/harness/shared/archive/part"
 	"tuluat.ai/harness/shared/harness"
 	"tuluat.ai/harness/shared/harness/view"
@@ -19,6 +20,9 @@ type Objects interface {
 	Put(ctx context.Context, key string, body io.Reader, size int64, mimeType string) error
 	Get(ctx context.Context, key string) (io.ReadCloser, int64, error)
 	Delete(ctx context.Context, key string) error
+	List(ctx context.Context, prefix, after string, limit int) ([]archive.Object, bool, error)
+	Uploads(ctx context.Context, prefix string) (uploads []archive.Upload, more bool, err error)
+	Abort(ctx context.Context, u archive.Upload) error
 }
 
 // archiveStore is what the archive reads and writes of the rows.

@@ -65,7 +65,7 @@ func (r *Reaper) forgetOne(ctx context.Context, b *box, id string) (why string, 
 		return "", err
 	}
 	if n, err := r.Store.ForgetWaits(ctx, id); err != nil || n > 0 {
-		return fmt.Sprintf("%d commands or sandboxes of the person have not ended", n), err
+		return fmt.Sprintf("%d commands, sandboxes or volumes of the person have not ended", n), err
 	}
 	for _, step := range []func(context.Context, *box, string) (string, error){r.forgetFiles, r.forgetOutput, r.forgetLogs, r.forgetArchives, r.forgetSessions} {
 		if why, err := step(ctx, b, id); err != nil || why != "" {

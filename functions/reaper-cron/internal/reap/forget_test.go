@@ -146,7 +146,7 @@ func TestForgettingWaits(t *testing.T) {
 	f := w.forget("person 7")
 	w.pass()
 	w.pass()
-	if f, err := w.store.GetForget(context.Background(), f.ID); err != nil || f.State != view.ForgetRunning || !strings.Contains(f.Reason, "1 commands or sandboxes") {
+	if f, err := w.store.GetForget(context.Background(), f.ID); err != nil || f.State != view.ForgetRunning || !strings.Contains(f.Reason, "1 commands, sandboxes or volumes") {
 		t.Errorf("%+v, %v", f, err)
 	}
 	w.objects.terminate = nil

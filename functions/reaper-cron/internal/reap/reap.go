@@ -63,6 +63,7 @@ type Store interface {
 
 	archiveStore
 	forgetStore
+	ledgerStore
 }
 
 // Driver is what the sweep does to sandboxes.
@@ -157,7 +158,7 @@ func (r *Reaper) items() []item {
 		{"sandboxes", r.endSandboxes},
 		{"leaks", r.findLeaks},
 		{"orphans", r.endOrphans},
-		{"volumes", r.sweepVolumes},
+	}, r.keeping(), []item{
 		{"forget", r.forget},
 		{"conversations", r.completeIdle},
 		{"agent_status", r.freshenStatuses},
@@ -168,7 +169,9 @@ func (r *Reaper) items() []item {
 		{"old_announcements", r.deleteAnnouncements},
 		{"old_drafts", r.deleteDrafts},
 		{"old_reports", r.deleteReports},
-	}, r.archiving())
+		{"old_objects", r.deleteObjects},
+		{"webhooks", r.findWebhooks},
+	}, r.archiving(), r.bucketItems())
 }
 
 // timers are the items that also run between passes.

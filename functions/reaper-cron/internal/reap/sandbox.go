@@ -78,33 +78,46 @@ func (r *Reaper) publish(ctx context.Context, events []event.Event) {
 // and after the objects: what an object lacks afterwards it never had, and what
 // a row READY before lacks is gone.
 func (r *Reaper) findLeaks(ctx context.Context, b *box) error {
-	before, err := r.Store.LiveSandboxes(ctx)
-	if err != nil {
-		return err
-	}
-	objects, err := r.Driver.List(ctx)
-	if err != nil {
-		return err
-	}
-	after, err := r.Store.LiveSandboxes(ctx)
-	if err != nil {
-		return err
-	}
-	leaked, lost := compare(before, objects, after, r.Now())
-	b.leaks(len(leaked), len(lost))
-	return errors.Join(
-		each(b, leaked, func(f sandbox.Found) error {
-			r.Log.Warn("sandbox object without a row", "sandbox", f.Name)
-			return r.terminate(ctx, sandbox.Sandbox{Name: f.Name, UID: f.UID})
-		}),
-		each(b, lost, func(record postgres.SandboxRecord) error {
-			// What has ended by itself may still be there.
-			if err := r.terminate(ctx, placed(record)); err != nil {
+	return r.compared(ctx, harness.ObjectSandbox, 0, func(c *comparing) (bool, error) {
+		before, err := r.Store.LiveSandboxes(ctx)
+		if err != nil {
+			return false, err
+		}
+		objects, err := r.Driver.List(ctx)
+		if err != nil {
+			return false, err
+		}
+		after, err := r.Store.LiveSandboxes(ctx)
+		if err != nil {
+			return false, err
+		}
+		leaked, lost := compare(before, objects, after, r.Now())
+		b.leaks(len(leaked), len(lost))
+		c.Known, c.There = int64(len(after)), int64(len(objects))
+		for _, f := range leaked {
+			c.leaked(f.Name, f.CreatedAt)
+		}
+		for _, record := range lost {
+			c.lost(record.Name)
+		}
+		return true, errors.Join(
+			each(b, leaked, func(f sandbox.Found) error {
+				r.Log.Warn("sandbox object without a row", "sandbox", f.Name)
+				err := r.terminate(ctx, sandbox.Sandbox{Name: f.Name, UID: f.UID})
+				c.removed(err)
 				return err
-			}
-			return r.gone(ctx, record, postgres.SandboxLost)
-		}),
-	)
+			}),
+			each(b, lost, func(record postgres.SandboxRecord) error {
+				// What has ended by itself may still be there.
+				err := r.terminate(ctx, placed(record))
+				if err == nil {
+					err = r.gone(ctx, record, postgres.SandboxLost)
+				}
+				c.marked(err)
+				return err
+			}),
+		)
+	})
 }
 
 // compare says which objects no row knows and which READY rows have no object
@@ -128,17 +141,6 @@ func compare(before []postgres.SandboxRecord, objects []sandbox.Found, after []p
 		}
 	}
 	return leaked, lost
-}
-
-// sweepVolumes removes the volumes of sessions that have ended.
-func (r *Reaper) sweepVolumes(ctx context.Context, b *box) error {
-	driver, ok := r.Driver.(sandbox.VolumeSweeper)
-	if !ok {
-		return nil
-	}
-	removed, err := driver.SweepVolumes(ctx, r.Store.EndedSessions)
-	b.count(removed, removed)
-	return err
 }
 
 // endOrphans ends commands whose sandbox is gone and that nobody holds.

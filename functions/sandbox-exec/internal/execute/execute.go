@@ -55,6 +55,10 @@ type Store interface {
 	PlaceFile(ctx context.Context, id harness.SandboxID, file harness.AttachmentID) error
 	StoreMadeFiles(ctx context.Context, c *postgres.ExecutionClaim, files []postgres.MadeFile) error
 
+	PlanFiles(ctx context.Context, c *postgres.ExecutionClaim, keys []string) error
+	PlanVolume(ctx context.Context, name string, agent harness.AgentName, session harness.SessionID) error
+	VolumeMade(ctx context.Context, name string, agent harness.AgentName, session harness.SessionID) error
+
 	LackingSkills(ctx context.Context, c *postgres.ExecutionClaim, id harness.SandboxID) ([]postgres.LackingSkill, error)
 	SkillFiles(ctx context.Context, digest string) ([]harness.SkillFile, error)
 	PlaceSkill(ctx context.Context, id harness.SandboxID, skill postgres.LackingSkill) error

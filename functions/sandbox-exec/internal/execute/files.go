@@ -221,14 +221,24 @@ func (x *Executor) collect(ctx context.Context, claim *postgres.ExecutionClaim, 
 		return []string{"files in /workspace/out cannot be sent: this system keeps no files"}, nil
 	}
 	var left list
-	var made []postgres.MadeFile
+	var made, planned []postgres.MadeFile
+	var keys []string
+	bytesOf := map[string][]byte{}
 	for _, f := range out.Files {
 		file := describe(claim, f)
 		if len(f.Data) == 0 {
 			left.add(file.Path, outbound.Empty.String())
 			continue
 		}
-		if err := x.Objects.Put(ctx, file.ObjectKey, bytes.NewReader(f.Data), file.Bytes, file.MimeType); err != nil {
+		planned, keys, bytesOf[file.ObjectKey] = append(planned, file), append(keys, file.ObjectKey), f.Data
+	}
+	if len(planned) > 0 {
+		if err := x.Store.PlanFiles(ctx, claim, keys); err != nil {
+			return nil, err
+		}
+	}
+	for _, file := range planned {
+		if err := x.Objects.Put(ctx, file.ObjectKey, bytes.NewReader(bytesOf[file.ObjectKey]), file.Bytes, file.MimeType); err != nil {
 			if ctx.Err() != nil || again(claim, err) {
 				return nil, err
 			}

@@ -446,6 +446,10 @@ func (m mortalStore) PlaceFile(ctx context.Context, id harness.SandboxID, file h
 	return errors.Join(m.do("place", func() { err = m.Store.PlaceFile(ctx, id, file) }), err)
 }
 
+func (m mortalStore) PlanFiles(ctx context.Context, c *postgres.ExecutionClaim, keys []string) (err error) {
+	return errors.Join(m.do("plan", func() { err = m.Store.PlanFiles(ctx, c, keys) }), err)
+}
+
 func (m mortalStore) StoreMadeFiles(ctx context.Context, c *postgres.ExecutionClaim, files []postgres.MadeFile) (err error) {
 	return errors.Join(m.do("made", func() { err = m.Store.StoreMadeFiles(ctx, c, files) }), err)
 }
@@ -456,7 +460,7 @@ func TestCrashesWhileFilesMove(t *testing.T) {
 	var mu sync.Mutex
 	var places []string
 	t.Run("die", func(t *testing.T) {
-		for step := 1; step <= 17; step++ {
+		for step := 1; step <= 18; step++ {
 			for _, after := range []bool{false, true} {
 				t.Run(fmt.Sprintf("step %d after %v", step, after), func(t *testing.T) {
 					t.Parallel()
@@ -475,6 +479,9 @@ func TestCrashesWhileFilesMove(t *testing.T) {
 					if n := len(m.files); n != 2 {
 						t.Errorf("%s: %d objects", at, n)
 					}
+					if n := query[int](w, `SELECT count(*) FROM outside_objects`); n != 0 {
+						t.Errorf("%s: %d rows of planned files are left beside their attachments", at, n)
+					}
 					mu.Lock()
 					defer mu.Unlock()
 					places = append(places, at)
@@ -482,7 +489,7 @@ func TestCrashesWhileFilesMove(t *testing.T) {
 			}
 		}
 	})
-	for _, step := range []string{"await", "stream put", "place", "begin", "stream run", "stream out", "made", "finish", "publish"} {
+	for _, step := range []string{"await", "stream put", "place", "begin", "stream run", "stream out", "plan", "made", "finish", "publish"} {
 		for _, at := range []string{"before " + step, "after " + step} {
 			if !slices.Contains(places, at) {
 				t.Errorf("no process died %s, only %v", at, places)

@@ -88,6 +88,10 @@ func (x *Executor) checkOwn(ctx context.Context, claim *postgres.ExecutionClaim,
 // it. Neither a sandbox nor over means: ask for a place again.
 func (x *Executor) start(ctx context.Context, claim *postgres.ExecutionClaim, r postgres.SandboxRecord, in *delivery) (sb *sandbox.Sandbox, over bool, err error) {
 	made := placed(r, "")
+	volume, err := x.planVolume(ctx, made)
+	if err != nil {
+		return nil, false, err
+	}
 	starting, end := trace.Start(ctx, "sandbox start", "tuluat.sandbox", string(made.ID))
 	uid, err := x.Driver.Start(starting, made)
 	end(err)
@@ -98,6 +102,7 @@ func (x *Executor) start(ctx context.Context, claim *postgres.ExecutionClaim, r 
 		return nil, true, x.notStarted(ctx, claim, r, err)
 	}
 	made.UID = uid
+	x.volumeMade(ctx, made, volume)
 	if err := x.bring(ctx, claim, made, in); errors.Is(err, sandbox.ErrGone) {
 		return nil, true, x.notStarted(ctx, claim, r, sandbox.Fail(harness.Unavailable, sandbox.ReasonEnded, "the sandbox disappeared right after its start", err))
 	} else if err != nil {
@@ -115,6 +120,30 @@ func (x *Executor) start(ctx context.Context, claim *postgres.ExecutionClaim, r 
 	r.UID, r.State = uid, harness.SandboxReady
 	claim.Sandbox = &r
 	return &made, false, nil
+}
+
+// planVolume writes the row of the volume that the start of sb makes, and returns
+// its name; "": it makes none.
+func (x *Executor) planVolume(ctx context.Context, sb sandbox.Sandbox) (string, error) {
+	keeper, ok := x.Driver.(sandbox.Keeper)
+	if !ok {
+		return "", nil
+	}
+	name := keeper.VolumeOf(sb)
+	if name == "" {
+		return "", nil
+	}
+	return name, x.Store.PlanVolume(ctx, name, sb.Agent, sb.Session)
+}
+
+// volumeMade writes that it is there. A failure is left to the sweep, which sees it.
+func (x *Executor) volumeMade(ctx context.Context, sb sandbox.Sandbox, name string) {
+	if name == "" {
+		return
+	}
+	if err := x.Store.VolumeMade(ctx, name, sb.Agent, sb.Session); err != nil {
+		x.Log.Warn("the row of a volume does not say that it was made; the sweep sees to it", "session", string(sb.Session), "agent", string(sb.Agent), "err", err)
+	}
 }
 
 // notStarted deals with a sandbox that did not come up: it is removed whole, and

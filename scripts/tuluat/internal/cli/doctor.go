@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"strings"
 	"text/tabwriter"
@@ -24,6 +25,7 @@ type check struct {
 	Account string            `json:"account,omitempty"`
 	Check   string            `json:"check"`
 	OK      bool              `json:"ok"`
+	Warns   bool              `json:"warns,omitempty"` // it is OK and asks for a look
 	Problem string            `json:"problem,omitempty"`
 	Fix     string            `json:"fix,omitempty"`
 }
@@ -52,9 +54,10 @@ func newDoctor(sys System) *cobra.Command {
 	var base, output string
 	cmd := &cobra.Command{
 		Use:   "doctor [AGENT...]",
-		Short: "Check every channel end to end, and say how to mend it",
-		Long: `Check every channel of the agents, or of those named: is the entry there, is a
-signed request taken, is a forged one refused, does the provider accept the
+		Short: "Check the system and every channel end to end, and say how to mend it",
+		Long: `Check the system through its API: does the sweep come through, are there dead
+letters, does anything leak, how do its channels do. Then check every channel of the
+agents that are known here, or only those named: is the entry there, is a signed request taken, is a forged one refused, does the provider accept the
 credential, does it send updates here. No probe starts a turn; --deep sends one
 real message over each channel behind which a stand-in is, and waits for its answer.`,
 		Example: "  tuluat doctor\n  tuluat doctor python-coder --deep\n  tuluat doctor --public-url https://agents.example.com",
@@ -67,8 +70,19 @@ real message over each channel behind which a stand-in is, and waits for its ans
 	cmd.Flags().BoolVar(&d.deep, "deep", false, "send one message over each channel behind which a stand-in is")
 	cmd.Flags().DurationVar(&d.timeout, "timeout", 60*time.Second, "with --deep: how long to wait for an answer")
 	cmd.Flags().StringVarP(&output, "output", "o", "text", "text or json")
+	cmd.AddCommand(newDoctorLeaks(sys))
+	cmd.Args = cobra.ArbitraryArgs // agents, although there is a subcommand
 	cmd.RunE = running(func(cmd *cobra.Command, args []string) (err error) {
-		if d.state, err = (&target{sys: sys, url: base}).find(); err != nil {
+		if len(args) == 0 {
+			if err := d.system(cmd.Context()); err != nil {
+				return err
+			}
+		}
+		d.state, err = (&target{sys: sys, url: base}).find()
+		if len(d.checks) > 0 && (errors.Is(err, devstate.ErrNone) || err == nil && len(d.state.Everyone()) == 0) {
+			return d.conclude(output) // its API has said what there is to say
+		}
+		if err != nil {
 			return err
 		}
 		d.state.URL = strings.TrimSuffix(cmp.Or(base, d.state.URL), "/")
@@ -79,21 +93,26 @@ real message over each channel behind which a stand-in is, and waits for its ans
 		if err := d.run(cmd.Context(), args); err != nil {
 			return err
 		}
-		if err := d.print(output); err != nil {
-			return err
-		}
-		failed := 0
-		for _, c := range d.checks {
-			if !c.OK {
-				failed++
-			}
-		}
-		if failed > 0 {
-			return &unwellError{failed, len(d.checks)}
-		}
-		return nil
+		return d.conclude(output)
 	})
 	return cmd
+}
+
+// conclude prints what was found; the error says whether something failed.
+func (d *doctor) conclude(output string) error {
+	if err := d.print(output); err != nil {
+		return err
+	}
+	failed := 0
+	for _, c := range d.checks {
+		if !c.OK {
+			failed++
+		}
+	}
+	if failed > 0 {
+		return &unwellError{failed, len(d.checks)}
+	}
+	return nil
 }
 
 func (d *doctor) run(ctx context.Context, agents []string) error {
@@ -174,11 +193,14 @@ func (d *doctor) print(output string) error {
 	w := tabwriter.NewWriter(d.sys.Stdout, 0, 0, 2, ' ', 0)
 	for _, c := range d.checks {
 		mark := "✓"
-		if !c.OK {
+		switch {
+		case !c.OK:
 			mark = "✗"
+		case c.Warns:
+			mark = "!"
 		}
 		fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%s\n", mark, visible(string(c.Agent)), strings.ToLower(string(c.Channel)), visible(c.Account), c.Check)
-		if !c.OK {
+		if !c.OK || c.Warns {
 			fmt.Fprintf(w, "\t%s\n\tfix: %s\n", flatten(c.Problem), flatten(c.Fix))
 		}
 	}

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"slices"
 	"time"
 
@@ -18,7 +19,7 @@ import (
 
 func newLogs(sys System) *cobra.Command {
 	m := &manager{sys: sys}
-	l := &logging{m: m, pause: 2 * time.Second}
+	l := &logging{m: m, seen: map[int64]time.Time{}}
 	cmd := &cobra.Command{
 		Use: "logs [AGENT]", Short: "Show what agents did, and with -f what they do", Args: cobra.MaximumNArgs(1),
 		Long:              "Show what agents did, the oldest of the shown entries first. -f goes on with what comes.",
@@ -56,8 +57,8 @@ type logging struct {
 	format format
 	limit  int
 	follow bool
-	pause  time.Duration
-	seen   map[int64]bool // entries of the last look, which were shown
+	seen   map[int64]time.Time // when entries are of that were shown and may come again
+	newest time.Time           // of them
 }
 
 func (l *logging) run(ctx context.Context) error {
@@ -80,76 +81,46 @@ func (l *logging) run(ctx context.Context) error {
 		more(l.m.sys, list.More)
 		return nil
 	}
-	if err := l.show(list.Items); err != nil {
-		return err
+	for _, item := range list.Items {
+		if err := l.show(item); err != nil {
+			return err
+		}
 	}
 	// Entries older than those shown are not asked for: the limit has left them out.
 	if n := len(list.Items); n > 0 && (list.More || l.filter.Since.IsZero()) {
 		l.filter.Since = list.Items[0].View.CreatedAt
 	}
 	l.filter.Mark = list.Mark
-	return l.goOn(ctx)
+	return l.m.client.FollowLogs(ctx, l.filter, l.show, l.m.lost())
 }
 
-// goOn looks again and again for what is new, until ctx ends or the API cannot
-// be asked for two minutes. An entry may become visible after newer ones: a look
-// reaches as far back as the mark of the one before says.
-func (l *logging) goOn(ctx context.Context) error {
-	ticker := time.NewTicker(l.pause)
-	defer ticker.Stop()
-	lost := l.m.lost()
-	var failing time.Time
-	for {
-		select {
-		case <-ticker.C:
-		case <-ctx.Done():
-			return ctx.Err()
-		}
-		list, err := l.m.client.Logs(ctx, l.filter, 0)
-		if err != nil {
-			if ctx.Err() != nil || !api.Passing(err) {
-				return err
-			}
-			if failing.IsZero() {
-				failing = time.Now()
-			}
-			if time.Since(failing) > api.GiveUp {
-				return err
-			}
-			lost(err)
-			continue
-		}
-		failing = time.Time{}
-		slices.Reverse(list.Items)
-		if err := l.show(list.Items); err != nil {
-			return err
-		}
-		l.filter.Mark = list.Mark
-	}
-}
+// comesAgain is how far behind the newest entry one may be that comes again: a
+// server goes back ten minutes for what became visible late.
+const comesAgain = 15 * time.Minute
 
-// show prints what was not in the look before, which reached at least as far back.
-func (l *logging) show(items []api.Item[view.LogEntry]) error {
-	w, before := l.m.sys.Stdout, l.seen
-	l.seen = make(map[int64]bool, len(items))
-	for _, item := range items {
-		l.seen[item.View.ID] = true
-		if before[item.View.ID] {
-			continue
-		}
-		if l.format == asTable {
-			printLog(w, item.View)
-			continue
-		}
-		text, err := json.Marshal(item)
-		if err != nil {
-			return err
-		}
-		if _, err := io.WriteString(w, escapeJSON(string(text))+"\n"); err != nil {
-			return err
-		}
+// show prints an entry, unless it was.
+func (l *logging) show(item api.Item[view.LogEntry]) error {
+	w, e := l.m.sys.Stdout, item.View
+	if _, shown := l.seen[e.ID]; shown {
+		return nil
 	}
-	return nil
+	l.seen[e.ID] = e.CreatedAt
+	if e.CreatedAt.After(l.newest) {
+		l.newest = e.CreatedAt
+	}
+	if len(l.seen)%1000 == 0 {
+		maps.DeleteFunc(l.seen, func(_ int64, at time.Time) bool { return at.Before(l.newest.Add(-comesAgain)) })
+	}
+	if l.format == asTable {
+		printLog(w, e)
+		return nil
+	}
+	text, err := json.Marshal(item)
+	if err != nil {
+		return err
+	}
+	_, err = io.WriteString(w, escapeJSON(string(text))+"\n")
+	return err
 }
 
 func printLog(w io.Writer, e view.LogEntry) {

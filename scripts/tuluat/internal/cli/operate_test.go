@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io"
 	"net/http"
+	"slices"
 	"strconv"
 	"strings"
 	"sync/atomic"
@@ -298,55 +299,72 @@ func TestDeadLetters(t *testing.T) {
 	}
 }
 
-// Entries become visible out of order, the server is away for a while, and each
-// is printed once.
+// Entries become visible out of order and come again, the server ends streams and
+// is away for a while, and each entry is printed once, in the order it came.
 func TestFollowLogs(t *testing.T) {
 	f := newFake(t)
 	ctx, cancel := context.WithCancel(t.Context())
-	looks := 0
-	var marks []string
 	entry := func(id, second int) string {
-		return fmt.Sprintf(`{"id":%d,"agent":"coder","level":"INFO","message":"entry %d\u001b","createdAt":"2026-01-02T03:04:%02dZ"}`, id, id, second)
+		return fmt.Sprintf(`{"id":%d,"agent":"coder","session":"ses_1","level":"INFO","message":"entry %d\u001b","createdAt":"2026-01-02T03:04:%02dZ"}`, id, id, second)
 	}
-	var since []string
 	f.mux.HandleFunc("GET /api/v1/agents/coder/logs", func(w http.ResponseWriter, r *http.Request) {
-		looks++
-		query := r.URL.Query()
-		since, marks = append(since, query.Get("since")), append(marks, query.Get("follow")+" "+query.Get("mark")+query.Get("after"))
-		switch looks {
-		case 1:
-			fmt.Fprintf(w, `{"items":[%s,%s],"next":"x","mark":"m1"}`, entry(3, 30), entry(2, 20))
-		case 2, 3, 4, 5: // all tries of one look
+		if r.URL.Query().Get("follow") != "true" {
+			t.Errorf("the list was asked for without a mark: %s", r.URL)
+		}
+		fmt.Fprintf(w, `{"items":[%s,%s],"next":"x","mark":"m1"}`, entry(3, 30), entry(2, 20))
+	})
+	var asked []string
+	f.mux.HandleFunc("GET /api/v1/logs/events", func(w http.ResponseWriter, r *http.Request) {
+		q := r.URL.Query()
+		asked = append(asked, q.Get("agent")+" "+q.Get("level")+" "+q.Get("mark")+" "+r.Header.Get("Last-Event-ID")+" "+q.Get("since"))
+		if len(asked) == 2 {
 			f.problem(w, 503, "away")
-		case 6:
-			fmt.Fprintf(w, `{"items":[%s,%s],"next":"y","mark":"m2"}`, entry(5, 59), entry(3, 30))
-		case 7: // its second page
-			fmt.Fprintf(w, `{"items":[%s]}`, entry(2, 20))
-		case 8: // long after it was written
-			fmt.Fprintf(w, `{"items":[%s,%s],"mark":"m3"}`, entry(5, 59), entry(4, 0))
+			return
+		}
+		w.Header().Set("Content-Type", "text/event-stream")
+		log := func(id string, e string) {
+			if id != "" {
+				fmt.Fprintf(w, "id: %s\n", id)
+			}
+			fmt.Fprintf(w, "event: log\ndata: %s\n\n", e)
+		}
+		switch len(asked) {
+		case 1: // what was listed, and what came; then the stream is cut in the middle of a look
+			log("", entry(3, 30))
+			log("m2", entry(5, 59))
+			io.WriteString(w, ": heartbeat\n\n")
+			log("", entry(6, 59))
+		case 3: // long after it was written
+			log("", entry(4, 0))
+			log("", entry(5, 59))
+			log("m3", entry(6, 59))
 		default:
-			fmt.Fprintf(w, `{"items":[%s],"mark":"m4"}`, entry(5, 59))
+			log("m4", entry(7, 59))
 			time.AfterFunc(100*time.Millisecond, cancel)
 		}
 	})
-	got := f.through(ctx, f.env(), strings.NewReader(""), "logs", "coder", "-f", "--limit", "2")
+	got := f.through(ctx, f.env(), strings.NewReader(""), "logs", "coder", "-f", "--limit", "2", "--level", "info")
 	var order []string
 	for line := range strings.Lines(got.out) {
-		order = append(order, strings.Fields(line)[5])
+		order = append(order, strings.Fields(line)[6])
 	}
-	if got.code != 130 || strings.Join(order, " ") != "2^[ 3^[ 5^[ 4^[" {
+	if got.code != 130 || strings.Join(order, " ") != "2^[ 3^[ 5^[ 6^[ 4^[ 7^[" || !strings.Contains(got.errOut, "away") {
 		t.Errorf("%q %+v", order, got)
 	}
-	for id := 2; id <= 5; id++ {
-		if strings.Count(got.out, fmt.Sprintf("entry %d^[\n", id)) != 1 {
-			t.Errorf("entry %d is not there once: %q", id, got.out)
-		}
+	const since = " 2026-01-02T03:04:20Z"
+	if want := []string{"coder INFO m1 " + since, "coder INFO m1 m2" + since, "coder INFO m1 m2" + since, "coder INFO m1 m3" + since}; len(asked) < 4 || !slices.Equal(asked[:4], want) {
+		t.Errorf("asked with %q, want %q", asked, want)
 	}
-	if since[0] != "" || since[1] != "2026-01-02T03:04:20Z" || since[8] != since[1] || !strings.Contains(got.errOut, "away (503)") {
-		t.Errorf("since %q, said %q", since, got.errOut)
-	}
-	if want := "true |true m1|true m1|true m1|true m1|true m1|true m1y|true m2|true m3"; strings.Join(marks[:9], "|") != want {
-		t.Errorf("asked with %q", marks)
+	f = newFake(t)
+	ctx, cancel = context.WithCancel(t.Context())
+	f.say("GET /api/v1/logs", 200, `{"items":[]}`)
+	f.mux.HandleFunc("GET /api/v1/logs/events", func(w http.ResponseWriter, _ *http.Request) {
+		w.Header().Set("Content-Type", "text/event-stream")
+		io.WriteString(w, "id: m1\nevent: log\ndata: {\"id\":1,\"level\":\"INFO\",\"unknown\":\"\u202e\"}\n\n")
+		time.AfterFunc(100*time.Millisecond, cancel)
+	})
+	if got := f.through(ctx, f.env(), strings.NewReader(""), "logs", "-f", "-o", "json"); got.out != `{"id":1,"level":"INFO","unknown":"\u202e"}`+"\n" {
+		t.Errorf("%+v", got)
 	}
 }
 

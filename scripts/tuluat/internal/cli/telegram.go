@@ -96,7 +96,8 @@ func newSetWebhook(sys System) *cobra.Command {
 		Use:   "set-webhook BOT",
 		Short: "Tell Telegram where this bot's updates go",
 		Long: `Tell Telegram where this bot's updates go: to the public address of telegram-ingest.
-Updates that wait are kept and come to the new address.`,
+Updates that wait are kept and come to the new address. The system is told of it, if
+its API is known here: so one is found that stays when no agent has the bot any more.`,
 		Example: "  tuluat telegram set-webhook example_helper_bot --url https://agents.example.com",
 	}
 	b.flags(cmd)
@@ -133,6 +134,7 @@ Updates that wait are kept and come to the new address.`,
 		if !strings.EqualFold(me, b.name) {
 			return harness.Errorf(harness.Invalid, "the token is of bot %s, not of %s", me, b.name)
 		}
+		recordWebhook(cmd.Context(), sys, strings.ToLower(b.name), base+telegram.Path(b.name)) // before it is so
 		said, err := b.client.SetWebhook(cmd.Context(), base+telegram.Path(b.name), secret, connections, drop)
 		if err != nil {
 			return err
@@ -172,6 +174,7 @@ func newDeleteWebhook(sys System) *cobra.Command {
 		if err != nil {
 			return err
 		}
+		recordWebhook(cmd.Context(), sys, strings.ToLower(b.name), "")
 		return b.print(cmd.Context(), said)
 	})
 	return cmd
