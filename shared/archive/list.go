@@ -64,8 +64,11 @@ func (s *Store) Uploads(ctx context.Context, prefix string) (uploads []Upload, m
 	if unsupported(err) {
 		return nil, false, harness.Wrap(harness.Invalid, err, "the object store does not list uploads in parts")
 	}
+	if err = translate(err); harness.KindOf(err) == harness.NotFound {
+		return nil, false, nil // of a server that says so where there is none
+	}
 	if err != nil {
-		return nil, false, translate(err)
+		return nil, false, err
 	}
 	for _, u := range page.Uploads {
 		uploads = append(uploads, Upload{Key: aws.ToString(u.Key), ID: aws.ToString(u.UploadId), StartedAt: aws.ToTime(u.Initiated)})

@@ -199,8 +199,9 @@ func (b *Bucket) list(w http.ResponseWriter, r *http.Request) {
 
 func (b *Bucket) listUploads(w http.ResponseWriter, r *http.Request) {
 	type upload struct {
-		Key, UploadId string //nolint:revive // S3's spelling
-		Initiated     time.Time
+		Key       string
+		UploadID  string `xml:"UploadId"`
+		Initiated time.Time
 	}
 	page := struct {
 		XMLName     xml.Name `xml:"ListMultipartUploadsResult"`

@@ -148,7 +148,7 @@ func (r *Reaper) strangers(ctx context.Context, b *box, c *comparing, objects []
 		return nil
 	}
 	return each(b, old, func(o archive.Object) error {
-		r.Log.Warn("object without a row", "key", o.Key, "modifiedAt", o.ModifiedAt)
+		r.Log.Warn("object without a row", "key", o.Key, "modified_at", o.ModifiedAt)
 		err := r.Objects.Delete(ctx, o.Key)
 		c.removed(err)
 		return err
