@@ -40,6 +40,7 @@ type config struct {
 	openDocs        bool
 	temporal        bool // sessions may name a Temporal workflow
 	archive         archive.Options
+	console         consoleConfig
 }
 
 func parseConfig(getenv func(string) string) (config, error) {
@@ -60,6 +61,7 @@ func parseConfig(getenv func(string) string) (config, error) {
 		openDocs:    c.OneOf("OPEN_DOCS", "false", "false", "true") == "true",
 		temporal:    c.OneOf("TEMPORAL_BRIDGE", "false", "false", "true") == "true",
 		archive:     archive.Read(c),
+		console:     readConsole(c),
 	}
 	if cfg.source == sourceFolder {
 		cfg.agentsDir = c.Required("AGENTS_DIR", "the folder of AiAgent YAML")
