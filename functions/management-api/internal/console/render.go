@@ -86,6 +86,13 @@ var functions = template.FuncMap{
 	"line":  func(v any) string { return line(fmt.Sprint(v)) },
 	"when":  func(t any) when { return whenOf(t) },
 	"word":  word,
+	"message": func(v any) string {
+		text, less := cut(fmt.Sprint(v), 2000)
+		if less {
+			text += " …"
+		}
+		return plain(text)
+	},
 	"tone":  func(v any) string { return tone(fmt.Sprint(v)) },
 	"dict":  dict,
 	"bytes": sizeOf,
@@ -213,8 +220,10 @@ func (p *page) show(name, title string, body any) error { return p.showProblem(n
 // showProblem is show with what the API refused of the page's form, in whose fields
 // is what was sent.
 func (p *page) showProblem(name, title string, body any, err error) error {
-	f := frame{page: p, Title: title, Active: "/" + strings.SplitN(strings.TrimPrefix(p.r.URL.Path, Prefix), "/", 2)[0], Theme: theme(p.r),
-		Self: p.r.URL.RequestURI(), Said: said[p.r.URL.Query().Get("said")], Nav: p.who.nav(), Who: p.who.Name, Body: body}
+	f := frame{
+		page: p, Title: title, Active: "/" + strings.SplitN(strings.TrimPrefix(p.r.URL.Path, Prefix), "/", 2)[0], Theme: theme(p.r),
+		Self: p.r.URL.RequestURI(), Said: said[p.r.URL.Query().Get("said")], Nav: p.who.nav(), Who: p.who.Name, Body: body,
+	}
 	if p.r.Method != http.MethodGet {
 		f.Self = Prefix
 	}

@@ -56,7 +56,6 @@ const (
 	entriesPage = 200
 	mostPages   = 10  // that are read to find the end
 	mostEntries = 200 // that are shown of it
-	outputShown = 64 << 10
 	outputTail  = 4000
 )
 
@@ -157,14 +156,9 @@ func (p *page) entryOf(b *sessionBody, e view.Entry, full bool) (entry, error) {
 	case e.ToolCall != nil:
 		shown.Text, shown.Result = blockOf(callText(*e.ToolCall), full, more), blockOf(e.ToolCall.Result, full, more)
 	case e.Execution != nil:
-		shown.Text = blockOf(harness.Visible(e.Execution.Command), full, more)
-		var err error
-		if shown.Stdout, err = p.printed(*e.Execution, "stdout", e.Execution.StdoutBytes, full, more); err != nil {
-			return shown, err
-		}
-		if shown.Stderr, err = p.printed(*e.Execution, "stderr", e.Execution.StderrBytes, full, more); err != nil {
-			return shown, err
-		}
+		executed, err := p.executed(*e.Execution, full, more)
+		executed.Entry = e
+		return executed, err
 	case e.Approval != nil:
 		a := p.approvalOf(*e.Approval)
 		a.Next = b.Path
@@ -176,6 +170,15 @@ func (p *page) entryOf(b *sessionBody, e view.Entry, full bool) (entry, error) {
 		}
 	}
 	return shown, nil
+}
+
+// executed is a command with what it has printed.
+func (p *page) executed(e view.Execution, full bool, more string) (shown entry, err error) {
+	shown.Execution, shown.Text = &e, blockOf(harness.Visible(e.Command), full, more)
+	if shown.Stdout, err = p.printed(e, "stdout", e.StdoutBytes, full, more); err == nil {
+		shown.Stderr, err = p.printed(e, "stderr", e.StderrBytes, full, more)
+	}
+	return shown, err
 }
 
 // callText is what the model asked for.

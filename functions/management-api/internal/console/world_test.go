@@ -329,8 +329,8 @@ func (w *world) asked(session harness.SessionID, command string) harness.Approva
 	return id
 }
 
-// letter puts an open dead letter of a session.
-func (w *world) letter(session harness.SessionID, cause string) string {
+// deadLetter puts an open dead letter of a session.
+func (w *world) deadLetter(session harness.SessionID, cause string) string {
 	w.t.Helper()
 	e := event.Event{ID: "session.due:" + harness.NewID("x", time.Now()), Type: event.SessionDue, Session: session, Payload: event.Payload{Session: session}}
 	if _, err := w.Store.PutDeadLetter(context.Background(), postgres.DeadLetter{Event: e, Destination: "http://agent-step", StatusCode: 503, Cause: cause}); err != nil {

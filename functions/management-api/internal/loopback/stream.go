@@ -93,3 +93,36 @@ func parse(frame []byte) Event {
 	}
 	return e
 }
+
+// Copy asks api and hands on what it answers to w as it comes, once begin has set the
+// header. What was refused is returned whole, and w is not written to.
+func Copy(ctx context.Context, api http.Handler, r Request, w http.ResponseWriter, begin func()) (Answer, error) {
+	q, err := r.request(ctx)
+	if err != nil {
+		return Answer{}, err
+	}
+	c := &copier{recorder: recorder{header: http.Header{}}, to: w, begin: begin}
+	api.ServeHTTP(c, q)
+	return Answer{Status: c.status, Header: c.header, Body: bytes.TrimSpace(c.body.Bytes())}, nil
+}
+
+type copier struct {
+	recorder
+	to    http.ResponseWriter
+	begin func()
+	begun bool
+}
+
+// Unwrap is for http.ResponseController.
+func (c *copier) Unwrap() http.ResponseWriter { return c.to }
+
+func (c *copier) Write(p []byte) (int, error) {
+	if c.WriteHeader(http.StatusOK); c.status != http.StatusOK {
+		return c.recorder.Write(p)
+	}
+	if !c.begun {
+		c.begun = true
+		c.begin()
+	}
+	return c.to.Write(p)
+}
