@@ -38,6 +38,14 @@ func (c caller) may(right string) bool { return slices.Contains(c.Rights, right+
 // May is may, for templates.
 func (p *page) May(right string) bool { return p.who.may(right) }
 
+// need refuses a page whose form would be refused.
+func (p *page) need(right string) error {
+	if p.who.may(right) {
+		return nil
+	}
+	return &refused{Problem: view.Problem{Status: http.StatusForbidden, Detail: p.who.Name + " may not " + right + "." + access.Group}}
+}
+
 // refused is what the API said in place of what was asked for.
 type refused struct {
 	view.Problem

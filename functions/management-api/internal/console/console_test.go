@@ -154,7 +154,7 @@ func TestLongTokens(t *testing.T) {
 	b := w.browser()
 	a := b.post("/console/sign-in", url.Values{"token": {fits}})
 	if a.status != http.StatusSeeOther {
-		t.Fatalf("%d %s", a.status, text(a.page(t)))
+		t.Fatalf("%d %s", a.status, alert(a.page(t)))
 	}
 	for _, c := range a.header.Values("Set-Cookie") {
 		if len(c) > 4096 {
@@ -164,7 +164,7 @@ func TestLongTokens(t *testing.T) {
 	b.see("/console/")
 	a = w.browser().post("/console/sign-in", url.Values{"token": {tooLong}})
 	if a.status != http.StatusRequestEntityTooLarge || len(a.header.Values("Set-Cookie")) != 0 || !strings.Contains(a.body, "too long to be kept by a browser") {
-		t.Errorf("%d %s", a.status, text(a.page(t)))
+		t.Errorf("%d %s", a.status, alert(a.page(t)))
 	}
 }
 

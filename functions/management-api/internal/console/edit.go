@@ -54,7 +54,6 @@ type editBody struct {
 	Action           string // where the form goes
 	Fields           []schemaField
 	Back             string
-	Problems         map[string]string // of no use but to show that fields are tied
 }
 
 func (k kind) body(name string) *editBody {
@@ -98,6 +97,9 @@ func (p *page) current(k kind, name string) (text, etag string, err error) {
 
 // edit shows an editor with what there is.
 func (k kind) edit(p *page) error {
+	if err := p.need("update " + k.right); err != nil {
+		return err
+	}
 	name := p.r.PathValue("name")
 	b := k.body(name)
 	var err error
@@ -112,6 +114,9 @@ func (k kind) edit(p *page) error {
 
 // create shows an editor with a new resource.
 func (k kind) create(p *page) error {
+	if err := p.need("create " + k.right); err != nil {
+		return err
+	}
 	b := k.body("")
 	b.Text = k.empty
 	var err error

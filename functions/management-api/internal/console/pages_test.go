@@ -28,7 +28,7 @@ func (w *world) fill(words string) full {
 	call, e := w.command(f.session, "printf '"+words+"'")
 	w.finish(f.session, call, e, words, words)
 	f.approval, f.letter, f.sandbox = w.asked(f.session, words), w.deadLetter(f.session, words), string(e.Sandbox.ID)
-	w.Exec(`INSERT INTO agent_execution_logs (agent_name, session_id, node_id, level, message, guardrail_result, trace_id) VALUES ('coder', $1, '', 'WARN', $2, '', '')`, f.session, words)
+	w.Exec(`INSERT INTO agent_execution_logs (agent_name, session_id, node_id, level, message) VALUES ('coder', $1, '', 'WARN', $2)`, f.session, words)
 	return f
 }
 
@@ -136,7 +136,7 @@ func TestWhatIsNotThere(t *testing.T) {
 	} {
 		a := b.get(path)
 		if a.status != want || !strings.Contains(a.body, "</html>") || len(find(a.page(t), "h1", nil)) != 1 {
-			t.Errorf("%s: %d, want %d: %s", path, a.status, want, text(a.page(t)))
+			t.Errorf("%s: %d, want %d: %s", path, a.status, want, alert(a.page(t)))
 		}
 	}
 	if a := b.do(http.MethodGet, "/console/sessions/ses_nothing/timeline", url.Values{}, map[string]string{"HX-Request": "true"}); a.status != http.StatusNotFound || a.body != "" {

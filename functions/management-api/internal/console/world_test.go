@@ -58,7 +58,7 @@ metadata:
   name: %s
 spec:
   description: "runs things" # quoted, as its author likes it
-  guardrails: {enabled: false, inline: []}
+  guardrails: {enabled: false}
   harness:
     # off for a while
     enabled: true
@@ -231,9 +231,20 @@ func (b *browser) see(path string) answer {
 	b.t.Helper()
 	a := b.get(path)
 	if a.status != http.StatusOK || !strings.Contains(a.body, "</html>") {
-		b.t.Fatalf("%s: %d %s", path, a.status, a.body)
+		b.t.Fatalf("%s: %d %s, %.2000s", path, a.status, alert(a.page(b.t)), b.logs.String())
 	}
 	return a
+}
+
+// alert is what a page says is wrong.
+func alert(n *html.Node) string {
+	var all []string
+	for d := range n.Descendants() {
+		if d.Type == html.ElementNode && attr(d, "role") == "alert" {
+			all = append(all, text(d))
+		}
+	}
+	return strings.Join(all, " ")
 }
 
 // done is post that must lead on to a page which says so.
@@ -242,7 +253,7 @@ func (b *browser) done(path string, form url.Values, said string) string {
 	a := b.post(path, form)
 	to := a.header.Get("Location")
 	if a.status != http.StatusSeeOther || !strings.Contains(to, "said="+said) {
-		b.t.Fatalf("%s of %v: %d to %q, want said=%s: %s", path, form, a.status, to, said, text(a.page(b.t)))
+		b.t.Fatalf("%s of %v: %d to %q, want said=%s: %s", path, form, a.status, to, said, alert(a.page(b.t)))
 	}
 	return to
 }
@@ -373,7 +384,7 @@ func attr(n *html.Node, name string) string {
 // fields are what a form of the page sends that begins with action.
 func fields(t testing.TB, page *html.Node, action string) url.Values {
 	t.Helper()
-	for _, f := range find(page, "form", func(f *html.Node) bool { return attr(f, "action") == action }) {
+	for _, f := range find(page, "form", func(f *html.Node) bool { return attr(f, "action") == action && attr(f, "method") == "post" }) {
 		form := url.Values{}
 		for _, i := range find(f, "input", func(i *html.Node) bool { return attr(i, "type") == "hidden" }) {
 			form.Add(attr(i, "name"), attr(i, "value"))
