@@ -36,8 +36,8 @@ func (p *page) approvals() error {
 // approvalBody is one approval and what a decider needs to see of it.
 type approvalBody struct {
 	view.Approval
-	Command  string // exactly, with what hides made visible; "" of what is no command
-	Input    string // the whole of what will run, as JSON
+	Command  block  // exactly, with what hides made visible; nothing of what is no command
+	Input    block  // the whole of what will run, as JSON
 	Asked    string // what was asked, where a decider changed it
 	Image    string
 	Question string
@@ -46,7 +46,7 @@ type approvalBody struct {
 	Tool     string
 	Facts    []fact
 
-	May      bool // decide
+	May      bool // decide: nobody decides what is not shown to its end
 	Editable bool // what is approved may be changed
 	Repeats  bool // a decision may hold for longer
 	Edit     string
@@ -54,19 +54,21 @@ type approvalBody struct {
 	Next     string
 }
 
-func (b approvalBody) waits() bool { return b.State == harness.ApprovalPending }
-
 // Waits reports whether it can be decided still.
-func (b approvalBody) Waits() bool { return b.waits() }
+func (b approvalBody) Waits() bool { return b.State == harness.ApprovalPending }
 
-// approvalOf shows an approval.
-func (p *page) approvalOf(a view.Approval) approvalBody {
-	b := approvalBody{Approval: a, Input: indented(a.Input), May: p.who.may("decide approvals"), Next: p.r.URL.RequestURI()}
-	if p.r.Method != http.MethodGet || p.partial() {
-		b.Next = Prefix + "approvals/" + url.PathEscape(string(a.ID))
-	}
+// wholeText is how much of a command is shown to who decides, without being asked
+// for all of it.
+const wholeText = 32 << 10
+
+// approvalOf shows an approval, and at most so many bytes of what it is about.
+func (p *page) approvalOf(a view.Approval, most int) approvalBody {
+	path := Prefix + "approvals/" + url.PathEscape(string(a.ID))
+	b := approvalBody{Approval: a, Next: path}
+	b.Input = blockOf(indented(a.Input), most, path+"?full=1")
+	b.May = p.who.may("decide approvals") && !b.Input.Cut
 	if len(a.AskedInput) > 0 {
-		b.Asked = indented(a.AskedInput)
+		b.Asked, _ = cut(indented(a.AskedInput), most)
 	}
 	var subject harness.ApprovalSubject
 	if json.Unmarshal(a.Input, &subject) != nil {
@@ -76,10 +78,13 @@ func (p *page) approvalOf(a view.Approval) approvalBody {
 	command, err := harness.ShellCommand(subject.Arguments)
 	switch {
 	case subject.Tool == harness.ToolExecuteShell && err == nil:
-		b.Command, b.Edit, b.Editable = harness.Visible(command), command, b.waits() && a.Quorum <= 1
+		b.Command = blockOf(harness.Visible(command), most, path+"?full=1")
+		// An editor shows no character that hides, so nobody edits beside one.
+		b.Edit, b.Editable = command, b.Waits() && a.Quorum <= 1 && !b.Input.Cut && !strings.ContainsFunc(command, hides)
 	case len(subject.Arguments) > 0:
-		b.Command = harness.Visible(subject.Tool + " " + string(subject.Arguments))
+		b.Command = blockOf(harness.Visible(subject.Tool+" "+string(subject.Arguments)), most, path+"?full=1")
 	}
+	b.May = b.May && !b.Command.Cut
 	if s := subject.Sandbox; s != nil {
 		b.Image = s.Image
 		if b.Image == "" && s.ImageRef != "" {
@@ -116,7 +121,11 @@ func (p *page) approval() error {
 	if err := p.get(at("approvals", p.r.PathValue("id")), nil, &a); err != nil {
 		return err
 	}
-	return p.show("approval", "Approval", p.approvalOf(a))
+	most := wholeText
+	if p.r.URL.Query().Has("full") {
+		most = fullText * 8
+	}
+	return p.show("approval", "Approval", p.approvalOf(a, most))
 }
 
 // decide approves or rejects what its form shows: the digest says what that was.
@@ -145,7 +154,7 @@ func (p *page) decide() error {
 	if p.get(at("approvals", id), nil, &a) != nil {
 		return err
 	}
-	b := p.approvalOf(a)
+	b := p.approvalOf(a, wholeText)
 	b.Reason = form.Get("reason")
 	return p.showProblem("approval", "Approval", b, err)
 }

@@ -39,7 +39,7 @@ func (p *page) letterBody() (*letterBody, error) {
 		return nil, err
 	}
 	b.Payload = indented(b.DeadLetter.Payload)
-	b.Words = blockOf(b.Cause, p.r.URL.Query().Has("full"), b.Path+"?full=1")
+	b.Words = blockOf(b.Cause, shownOf(p.r.URL.Query().Has("full")), b.Path+"?full=1")
 	return b, nil
 }
 

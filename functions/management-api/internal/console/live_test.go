@@ -114,8 +114,8 @@ func TestApprovalsAreLive(t *testing.T) {
 func TestManySessions(t *testing.T) {
 	w := newWorld(t)
 	session := w.say("coder", "hello")
-	w.Exec(`INSERT INTO sessions SELECT (jsonb_populate_record(s, jsonb_build_object('session_id', 'ses_many' || lpad(n::text, 10, '0'), 'chat', 'many' || n, 'reason', repeat('x', 300)))).*
-		FROM sessions s, generate_series(1, 10000) n WHERE s.session_id = $1`, session)
+	w.Exec(`INSERT INTO sessions SELECT r.* FROM sessions s, generate_series(1, 10000) n,
+		LATERAL jsonb_populate_record(s, jsonb_build_object('session_id', 'ses_many' || lpad(n::text, 10, '0'), 'chat', 'many' || n, 'reason', repeat('x', 300))) r WHERE s.session_id = $1`, session)
 	b := w.as(access.RoleViewer)
 	began := time.Now()
 	a := b.see("/console/sessions?limit=200")
@@ -147,8 +147,8 @@ func TestManySessions(t *testing.T) {
 func TestLongSessions(t *testing.T) {
 	w := newWorld(t)
 	session := w.say("coder", "the first")
-	w.Exec(`INSERT INTO messages SELECT (jsonb_populate_record(m, jsonb_build_object('message_id', 'msg_many' || lpad(n::text, 10, '0'), 'seq', m.seq + n, 'text', 'number ' || n, 'created_at', m.created_at + n * interval '1 ms'))).*
-		FROM messages m, generate_series(1, 900) n WHERE m.session_id = $1`, session)
+	w.Exec(`INSERT INTO messages SELECT r.* FROM messages m, generate_series(1, 900) n,
+		LATERAL jsonb_populate_record(m, jsonb_build_object('message_id', 'msg_many' || lpad(n::text, 10, '0'), 'seq', m.seq + n, 'text', 'number ' || n, 'created_at', m.created_at + n * interval '1 ms')) r WHERE m.session_id = $1`, session)
 	b := w.as(access.RoleViewer)
 	a := b.see("/console/sessions/" + string(session))
 	if !strings.Contains(a.body, "number 900<") || strings.Contains(a.body, "the first<") || len(a.body) > 300_000 {

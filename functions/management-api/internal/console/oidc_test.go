@@ -23,8 +23,9 @@ import (
 // issuer is as much of an OpenID provider as a sign-in needs.
 type issuer struct {
 	*httptest.Server
-	t   *testing.T
-	key *rsa.PrivateKey
+	t      *testing.T
+	key    *rsa.PrivateKey // that signs
+	public *rsa.PublicKey  // that it shows
 
 	mu     sync.Mutex
 	asked  url.Values     // of the authorisation
@@ -38,7 +39,7 @@ func newIssuer(t *testing.T) *issuer {
 	if err != nil {
 		t.Fatal(err)
 	}
-	i := &issuer{t: t, key: key, claims: map[string]any{}}
+	i := &issuer{t: t, key: key, public: &key.PublicKey, claims: map[string]any{}}
 	i.Server = httptest.NewServer(i)
 	t.Cleanup(i.Close)
 	return i
@@ -62,7 +63,7 @@ func (i *issuer) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	case "/.well-known/openid-configuration":
 		answer = map[string]any{"issuer": i.URL, "authorization_endpoint": i.URL + "/authorize", "token_endpoint": i.URL + "/token", "jwks_uri": i.URL + "/keys", "id_token_signing_alg_values_supported": []string{"RS256"}}
 	case "/keys":
-		answer["keys"] = []any{map[string]any{"kty": "RSA", "alg": "RS256", "use": "sig", "kid": "k", "n": encode(i.key.N.Bytes()), "e": encode(big.NewInt(int64(i.key.E)).Bytes())}}
+		answer["keys"] = []any{map[string]any{"kty": "RSA", "alg": "RS256", "use": "sig", "kid": "k", "n": encode(i.public.N.Bytes()), "e": encode(big.NewInt(int64(i.public.E)).Bytes())}}
 	case "/token":
 		i.count++
 		_, secret, _ := r.BasicAuth()
@@ -136,7 +137,7 @@ func (b *browser) leave(i *issuer, next string) (url.Values, string) {
 
 func (b *browser) comeBack(query url.Values, cookie string) answer {
 	b.t.Helper()
-	return b.do(http.MethodGet, "/console/oidc/callback?"+query.Encode(), nil, map[string]string{"Cookie": cookie, "Sec-Fetch-Site": "cross-site", "Sec-Fetch-Mode": "navigate"})
+	return b.browser().do(http.MethodGet, "/console/oidc/callback?"+query.Encode(), nil, map[string]string{"Cookie": cookie, "Sec-Fetch-Site": "cross-site", "Sec-Fetch-Mode": "navigate"})
 }
 
 // Whom the issuer knows is signed in as long as the ID token holds.

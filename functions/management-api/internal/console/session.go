@@ -150,23 +150,23 @@ func (p *page) entryOf(b *sessionBody, e view.Entry, full bool) (entry, error) {
 	shown := entry{Entry: e}
 	switch {
 	case e.Message != nil:
-		shown.Text = blockOf(e.Message.Text, full, more)
+		shown.Text = blockOf(e.Message.Text, shownOf(full), more)
 	case e.Step != nil:
-		shown.Text, shown.Models, shown.Tokens = blockOf(e.Step.Text, full, more), e.Step.ModelAttempts, e.Step.InputTokens+e.Step.OutputTokens
+		shown.Text, shown.Models, shown.Tokens = blockOf(e.Step.Text, shownOf(full), more), e.Step.ModelAttempts, e.Step.InputTokens+e.Step.OutputTokens
 	case e.ToolCall != nil:
-		shown.Text, shown.Result = blockOf(callText(*e.ToolCall), full, more), blockOf(e.ToolCall.Result, full, more)
+		shown.Text, shown.Result = blockOf(callText(*e.ToolCall), shownOf(full), more), blockOf(e.ToolCall.Result, shownOf(full), more)
 	case e.Execution != nil:
 		executed, err := p.executed(*e.Execution, full, more)
 		executed.Entry = e
 		return executed, err
 	case e.Approval != nil:
-		a := p.approvalOf(*e.Approval)
+		a := p.approvalOf(*e.Approval, longText)
 		a.Next = b.Path
 		shown.Approval = &a
 	case e.Visit != nil:
-		shown.Text = blockOf(e.Visit.Input, full, more)
+		shown.Text = blockOf(e.Visit.Input, shownOf(full), more)
 		if len(e.Visit.Output) > 0 {
-			shown.Result = blockOf(indented(e.Visit.Output), full, more)
+			shown.Result = blockOf(indented(e.Visit.Output), shownOf(full), more)
 		}
 	}
 	return shown, nil
@@ -174,7 +174,7 @@ func (p *page) entryOf(b *sessionBody, e view.Entry, full bool) (entry, error) {
 
 // executed is a command with what it has printed.
 func (p *page) executed(e view.Execution, full bool, more string) (shown entry, err error) {
-	shown.Execution, shown.Text = &e, blockOf(harness.Visible(e.Command), full, more)
+	shown.Execution, shown.Text = &e, blockOf(harness.Visible(e.Command), shownOf(full), more)
 	if shown.Stdout, err = p.printed(e, "stdout", e.StdoutBytes, full, more); err == nil {
 		shown.Stderr, err = p.printed(e, "stderr", e.StderrBytes, full, more)
 	}

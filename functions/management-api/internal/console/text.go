@@ -87,18 +87,22 @@ type block struct {
 	Cut  bool
 }
 
-// blockOf shows as much of text as fits, or all of it where full is asked for.
-func blockOf(text string, full bool, more string) block {
-	most := longText
-	if full {
-		most = fullText
-	}
+// blockOf shows at most so many bytes of text; all of it is at more.
+func blockOf(text string, most int, more string) block {
 	b := block{Size: len(text)}
-	if text, b.Cut = cut(text, most); b.Cut && !full {
+	if text, b.Cut = cut(text, most); b.Cut && most < fullText {
 		b.More = more
 	}
 	b.Text = plain(text)
 	return b
+}
+
+// shownOf is how much of a text is shown, or of all of it where that is asked for.
+func shownOf(full bool) int {
+	if full {
+		return fullText
+	}
+	return longText
 }
 
 // cell is text for one line of a table.
