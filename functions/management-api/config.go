@@ -1,12 +1,14 @@
 package main
 
 import (
+	"net/url"
 	"os"
 	"strings"
 	"time"
 
 	"tuluat.ai/harness/functions/management-api/internal/access"
 	"tuluat.ai/harness/functions/management-api/internal/api"
+	"tuluat.ai/harness/functions/management-api/internal/console"
 	"tuluat.ai/harness/functions/management-api/internal/logs"
 	"tuluat.ai/harness/shared/api/limits"
 	"tuluat.ai/harness/shared/api/v1alpha1"
@@ -40,6 +42,7 @@ type config struct {
 	openDocs        bool
 	temporal        bool // sessions may name a Temporal workflow
 	archive         archive.Options
+	console         consoleConfig
 }
 
 func parseConfig(getenv func(string) string) (config, error) {
@@ -60,6 +63,7 @@ func parseConfig(getenv func(string) string) (config, error) {
 		openDocs:    c.OneOf("OPEN_DOCS", "false", "false", "true") == "true",
 		temporal:    c.OneOf("TEMPORAL_BRIDGE", "false", "false", "true") == "true",
 		archive:     archive.Read(c),
+		console:     readConsole(c),
 	}
 	if cfg.source == sourceFolder {
 		cfg.agentsDir = c.Required("AGENTS_DIR", "the folder of AiAgent YAML")
@@ -103,4 +107,59 @@ func tokens(c *function.Config) harness.Secret {
 		return ""
 	}
 	return harness.Secret(text)
+}
+
+type consoleConfig struct {
+	keys  []harness.Secret
+	oidc  console.OIDC
+	url   string // of the outside
+	hooks string // where web hooks come in
+	entry string // the file of a code that signs in once
+}
+
+func readConsole(c *function.Config) consoleConfig {
+	cfg := consoleConfig{
+		url: address(c, "CONSOLE_URL"), hooks: address(c, "CHANNELS_URL"), entry: c.Text("CONSOLE_ENTRY_FILE", ""),
+		oidc: console.OIDC{Issuer: c.Text("OIDC_ISSUER", ""), ClientID: c.Text("OIDC_CLIENT_ID", ""), ClientSecret: clientSecret(c)},
+	}
+	for key := range strings.SplitSeq(c.Text("CONSOLE_KEY", ""), ",") {
+		if key = strings.TrimSpace(key); key != "" {
+			cfg.keys = append(cfg.keys, harness.Secret(key))
+		}
+	}
+	if cfg.oidc.Issuer != "" && cfg.oidc.ClientID == "" {
+		c.Problem("OIDC_CLIENT_ID", "is needed beside OIDC_ISSUER: the client that the issuer knows the console as")
+	}
+	if cfg.oidc.Issuer != "" && cfg.url == "" {
+		c.Problem("CONSOLE_URL", "is needed beside OIDC_ISSUER: the address that browsers come back to, as in https://console.example.com")
+	}
+	return cfg
+}
+
+// address reads one of a scheme and a host, without a path.
+func address(c *function.Config, name string) string {
+	text := strings.TrimSuffix(c.Text(name, ""), "/")
+	if text == "" {
+		return ""
+	}
+	u, err := url.Parse(text)
+	if err != nil || u.Scheme != "https" && u.Scheme != "http" || u.Host == "" || u.Path != "" || u.RawQuery != "" || u.User != nil {
+		c.Problem(name, "is no address of a scheme and a host alone, as in https://console.example.com")
+		return ""
+	}
+	return text
+}
+
+// clientSecret is that of the file, else of the variable; public clients have none.
+func clientSecret(c *function.Config) harness.Secret {
+	const variable = "OIDC_CLIENT_SECRET"
+	file := c.Text(variable+"_FILE", "")
+	if file == "" {
+		return c.Secret(variable)
+	}
+	text, err := os.ReadFile(file)
+	if err != nil {
+		c.Problem(variable+"_FILE", "names a file that cannot be read")
+	}
+	return harness.Secret(strings.TrimSpace(string(text)))
 }

@@ -51,3 +51,29 @@ func TestWhatIsWrongIsNamed(t *testing.T) {
 	_, err = parsed(map[string]string{"MANAGEMENT_TOKEN": ""})
 	functiontest.Complains(t, err, "MANAGEMENT_TOKEN", "MANAGEMENT_TOKEN_FILE")
 }
+
+func TestConsoleConfiguration(t *testing.T) {
+	secret := filepath.Join(t.TempDir(), "secret")
+	if err := os.WriteFile(secret, []byte("from-a-file\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	cfg, err := parsed(nil)
+	if err != nil || len(cfg.console.keys) != 0 || cfg.console.oidc.Issuer != "" {
+		t.Errorf("by default: %+v, %v", cfg.console, err)
+	}
+	cfg, err = parsed(map[string]string{
+		"CONSOLE_KEY": "the-new-key-of-22-letters, the-old-key-of-22-letters,", "CONSOLE_URL": "https://console.example.com/", "CHANNELS_URL": "http://hooks.example.com:8080",
+		"OIDC_ISSUER": "https://issuer.example.com/realm", "OIDC_CLIENT_ID": "tuluat", "OIDC_CLIENT_SECRET_FILE": secret, "CONSOLE_ENTRY_FILE": "/entry",
+	})
+	c := cfg.console
+	if err != nil || len(c.keys) != 2 || c.keys[1].Reveal() != "the-old-key-of-22-letters" || c.url != "https://console.example.com" || c.hooks != "http://hooks.example.com:8080" ||
+		c.oidc.Issuer != "https://issuer.example.com/realm" || c.oidc.ClientSecret.Reveal() != "from-a-file" || c.entry != "/entry" {
+		t.Errorf("all set: %+v, %v", c, err)
+	}
+	_, err = parsed(map[string]string{"OIDC_ISSUER": "https://issuer.example.com", "OIDC_CLIENT_SECRET_FILE": "/nowhere/at/all"})
+	functiontest.Complains(t, err, "OIDC_CLIENT_ID", "CONSOLE_URL", "OIDC_CLIENT_SECRET_FILE")
+	for _, wrong := range []string{"console.example.com", "https://h/path", "ftp://h", "https://user@h", "https://h?a=b"} {
+		_, err = parsed(map[string]string{"CONSOLE_URL": wrong, "CHANNELS_URL": wrong})
+		functiontest.Complains(t, err, "CONSOLE_URL", "CHANNELS_URL")
+	}
+}

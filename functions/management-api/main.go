@@ -1,5 +1,5 @@
 // Command management-api is the REST API of everything that operators do: what
-// is running, what ran, switch, edit, run, decide.
+// is running, what ran, switch, edit, run, decide. The console is its pages.
 package main
 
 import (
@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"tuluat.ai/harness/functions/management-api/internal/api"
+	"tuluat.ai/harness/functions/management-api/internal/console"
 	"tuluat.ai/harness/functions/management-api/internal/figures"
 	"tuluat.ai/harness/shared/function"
 	"tuluat.ai/harness/shared/postgres"
@@ -45,5 +46,9 @@ func build(ctx context.Context, env function.Env) (*function.Function, error) {
 		Store: store, Objects: objects, Resources: resources, Access: callers, Limits: cfg.rate, Publish: publisher.Publish,
 		Log: env.Log, Now: time.Now, Drain: ctx.Done(), StreamTime: cfg.streamTime, OpenDocs: cfg.openDocs, Temporal: cfg.temporal, Metrics: counted.Handler(),
 	})
-	return &function.Function{Routes: map[string]http.Handler{"/": handler}}, nil
+	pages, err := openConsole(ctx, cfg, env, handler)
+	if err != nil {
+		return nil, err
+	}
+	return &function.Function{Routes: map[string]http.Handler{"/": console.Front(handler), console.Prefix: pages}}, nil
 }

@@ -58,6 +58,28 @@ func TestProcess(t *testing.T) {
 	p.Stop()
 }
 
+// With a key the console is there beside the API, and lets nobody in by itself.
+func TestConsole(t *testing.T) {
+	const key = "a-key-of-the-console-0123"
+	w := functiontest.NewWorld(t, testToken, key)
+	p := w.Start("management-api", build, map[string]string{"AGENTS_DIR": t.TempDir(), "MANAGEMENT_TOKEN": testToken, "CONSOLE_KEY": key})
+	browser := http.Header{"Accept": {"text/html"}}
+	for path, want := range map[string]string{"/console/sign-in": "Sign in", "/": "Sign in", "/console/": "Sign in"} {
+		if a := w.Send(http.MethodGet, p.URL+path, browser, ""); !strings.Contains(a.Body, want) {
+			t.Errorf("%s: %d %s", path, a.Status, a.Body)
+		}
+	}
+	if a := w.Send(http.MethodGet, p.URL+"/console/", bearer(testToken), ""); !strings.Contains(a.Body, "Sign in") {
+		t.Errorf("a token that is no cookie opens the console: %d %s", a.Status, a.Body)
+	}
+	p.Stop()
+	off := w.Start("management-api", build, map[string]string{"AGENTS_DIR": t.TempDir(), "MANAGEMENT_TOKEN": testToken})
+	if a := w.Send(http.MethodGet, off.URL+"/console/", browser, ""); a.Status != http.StatusServiceUnavailable || !strings.Contains(a.Body, "CONSOLE_KEY") {
+		t.Errorf("without a key: %d %s", a.Status, a.Body)
+	}
+	off.Stop()
+}
+
 // OPEN_DOCS opens the two documents and nothing else.
 func TestOpenDocs(t *testing.T) {
 	w := functiontest.NewWorld(t, testToken)

@@ -18,7 +18,7 @@ type Word struct {
 // Glossary returns every word of the product. A test walks tables, columns,
 // closed sets, events and JSON keys and requires each to be here, once.
 func Glossary() []Word {
-	return slices.Concat(things(), placesAndPeople(), thinking(), commands(), standing(), resources(), channels(), blocks(), guardrails(), management(), approvalWords(), askWords(), signals(), budgets(), remotes(), skillWords(), stdioWords(), modelWords(), drafts(), metricWords(), logWords(), ledgerWords(), workflows(), eventTypes(), values())
+	return slices.Concat(things(), placesAndPeople(), thinking(), commands(), standing(), resources(), channels(), blocks(), guardrails(), management(), approvalWords(), askWords(), signals(), budgets(), remotes(), skillWords(), stdioWords(), modelWords(), drafts(), metricWords(), logWords(), ledgerWords(), consoleWords(), workflows(), eventTypes(), values())
 }
 
 // What the product is made of.

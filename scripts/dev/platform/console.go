@@ -52,6 +52,7 @@ func (c *console) ready(url string, m model, played *messengers, management *api
 	c.say(fmt.Sprintf("messengers: %s", played))
 	if management != nil {
 		c.say(fmt.Sprintf("management API: %s/api/v1, described at %s/docs; its token is in %s, which tuluat reads itself", url, url, management.tokenFile))
+		c.say(fmt.Sprintf("console: %s (opens once, without a token; later at %s/console/ with the token)", management.console(url), url))
 	}
 	c.say(fmt.Sprintf("ready at %s. Try, in a second shell: echo 'run: uname -a' | go run ./scripts/tuluat chat python-coder", url))
 }

@@ -160,6 +160,27 @@ func TestManagementAPIHasAToken(t *testing.T) {
 			t.Error(diff)
 		}
 	}
+	// The console's key stays, its code is another each time, and the file says whose it is.
+	key, _ := s.read(consoleKey.Name, consoleKey.Key)
+	codes := map[string]bool{}
+	for range 2 {
+		a, err := openAPI(set, s)
+		if err != nil {
+			t.Fatal(err)
+		}
+		codes[a.code] = true
+		entry, err := os.ReadFile(a.entryFile)
+		info, stat := os.Stat(a.entryFile)
+		if err != nil || stat != nil || info.Mode().Perm() != 0o600 || string(entry) != a.code+"\n"+first+"\n" || a.console("http://h") != "http://h/console/enter?code="+a.code {
+			t.Errorf("the code's file has %q, %v, %v", entry, err, stat)
+		}
+		if again, _ := s.read(consoleKey.Name, consoleKey.Key); again != key || len(key) < 22 {
+			t.Errorf("the console's key is %q, and was %q", again, key)
+		}
+	}
+	if len(codes) != 2 {
+		t.Errorf("codes %v", codes)
+	}
 	if a, err := openAPI(&manifest.Set{}, s); a != nil || err != nil || a.environment("management-api") != nil {
 		t.Errorf("without the Service: %v, %v", a, err)
 	}

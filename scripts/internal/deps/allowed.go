@@ -17,7 +17,7 @@ func Allowed(program string) []string {
 	case prefix + "functions/agent-status":
 		return slices.Concat(shell, store, yaml, jsonPath, kube, cel, registry)
 	case prefix + "functions/management-api", prefix + "functions/management-api/internal/apidoc":
-		return slices.Concat(shell, store, objects, zstd, yaml, jsonPath, kube, openAPI, cel, mcp, peers)
+		return slices.Concat(shell, store, objects, zstd, yaml, jsonPath, kube, openAPI, cel, mcp, peers, signIn)
 	case prefix + "functions/webhook-ingest":
 		return slices.Concat(shell, store, jsonPath)
 	case prefix + "functions/dead-letter":
@@ -117,6 +117,13 @@ var mcp = []string{
 	"github.com/yosida95/uritemplate/v3",
 	"golang.org/x/oauth2",
 	"golang.org/x/time",
+}
+
+// What the console asks an issuer of sign-ins with.
+var signIn = []string{
+	"github.com/coreos/go-oidc/v3",
+	"github.com/go-jose/go-jose/v4",
+	"golang.org/x/oauth2",
 }
 
 // What reads images of registries.

@@ -61,6 +61,9 @@ func Deploy(ctx context.Context, o Options) error {
 	if err := ensureDatabase(ctx, objects, say); err != nil {
 		return err
 	}
+	if err := ensureConsole(ctx, objects, say); err != nil {
+		return err
+	}
 	if err := missingSecrets(ctx, objects); err != nil {
 		return fmt.Errorf("a Pod would wait for these forever; make them and deploy again:\n%w", err)
 	}

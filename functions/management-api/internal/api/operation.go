@@ -40,6 +40,17 @@ func Operations() []Operation {
 	return all
 }
 
+// allRights are those that operations need, each once and of all resources.
+func allRights() []access.Right {
+	var all []access.Right
+	for _, o := range Operations() {
+		if r := right(o.Right.Verb, o.Right.Resource); r.Verb != "" && !slices.Contains(all, r) {
+			all = append(all, r)
+		}
+	}
+	return all
+}
+
 const (
 	matchNotes  = "If-Match has the ETag of the version that the change is made to, several of which one is, or * for any; weak ones match nothing."
 	dryRunNotes = "With dryRun=true it is only checked, and answered as if it had been done."

@@ -77,9 +77,13 @@ type (
 	}
 	noInput      struct{}
 	whoamiOutput struct{ Body whoami }
-	whoami       struct {
+	whoamiInput  struct {
+		Rights bool `query:"rights" doc:"say also what the caller may do"`
+	}
+	whoami struct {
 		Name   string   `json:"name"`
 		Groups []string `json:"groups" nullable:"false"`
+		Rights []string `json:"rights,omitempty" doc:"with rights=true: each right of an operation that the caller has on all resources of its kind, as x-tuluat-right spells it. Who has one on a single resource by its name does not see that here"`
 	}
 	versionOutput struct{ Body versions }
 	versions      struct {
@@ -200,7 +204,7 @@ func (a *api) listAudit(ctx context.Context, in *listAuditInput) (*listOutput[vi
 	return paged(&in.Page, rows, func(e view.AuditEntry) view.Place { return numbered(e.CreatedAt, e.ID) }), nil
 }
 
-func (a *api) whoami(ctx context.Context, _ *noInput) (*whoamiOutput, error) {
+func (a *api) whoami(ctx context.Context, in *whoamiInput) (*whoamiOutput, error) {
 	caller, ok := access.From(ctx)
 	if !ok {
 		return nil, refuse(http.StatusUnauthorized, "nobody is known to be calling")
@@ -209,7 +213,20 @@ func (a *api) whoami(ctx context.Context, _ *noInput) (*whoamiOutput, error) {
 	if groups == nil {
 		groups = []string{}
 	}
-	return &whoamiOutput{whoami{Name: caller.Name, Groups: groups}}, nil
+	out := &whoamiOutput{whoami{Name: caller.Name, Groups: groups}}
+	if !in.Rights {
+		return out, nil
+	}
+	for _, r := range allRights() {
+		allowed, err := a.Access.Allow(ctx, caller, r)
+		if err != nil {
+			return nil, err
+		}
+		if allowed {
+			out.Body.Rights = append(out.Body.Rights, r.String())
+		}
+	}
+	return out, nil
 }
 
 // oldestClient is the oldest command line whose requests are understood.

@@ -7,6 +7,7 @@ import (
 	"bytes"
 	"context"
 	"fmt"
+	"maps"
 	"net/http"
 	"net/url"
 )
@@ -32,26 +33,32 @@ func (a Answer) OK() bool { return a.Status >= 200 && a.Status <= 299 }
 
 // Do asks api and returns its whole answer. It fails when r is no request.
 func Do(ctx context.Context, api http.Handler, r Request) (Answer, error) {
-	path, err := url.PathUnescape(r.Path)
+	q, err := r.request(ctx)
 	if err != nil {
-		return Answer{}, fmt.Errorf("ask the API: the path %q: %w", r.Path, err)
-	}
-	target := url.URL{Path: path, RawPath: r.Path, RawQuery: r.Query.Encode()}
-	q, err := http.NewRequestWithContext(ctx, r.Method, "/", bytes.NewReader(r.Body))
-	if err != nil {
-		return Answer{}, fmt.Errorf("ask the API: %w", err)
-	}
-	q.URL, q.RemoteAddr = &target, "loopback"
-	for name, values := range r.Header {
-		q.Header[name] = values
-	}
-	q.Header.Set("Authorization", r.Token)
-	if len(r.Body) > 0 {
-		q.Header.Set("Content-Type", "application/json")
+		return Answer{}, err
 	}
 	w := &recorder{header: http.Header{}}
 	api.ServeHTTP(w, q)
 	return Answer{Status: w.status, Header: w.header, Body: bytes.TrimSpace(w.body.Bytes())}, nil
+}
+
+func (r Request) request(ctx context.Context) (*http.Request, error) {
+	path, err := url.PathUnescape(r.Path)
+	if err != nil {
+		return nil, fmt.Errorf("ask the API: the path %q: %w", r.Path, err)
+	}
+	target := url.URL{Path: path, RawPath: r.Path, RawQuery: r.Query.Encode()}
+	q, err := http.NewRequestWithContext(ctx, r.Method, "/", bytes.NewReader(r.Body))
+	if err != nil {
+		return nil, fmt.Errorf("ask the API: %w", err)
+	}
+	q.URL, q.RemoteAddr = &target, "loopback"
+	maps.Copy(q.Header, r.Header)
+	q.Header.Set("Authorization", r.Token)
+	if len(r.Body) > 0 && q.Header.Get("Content-Type") == "" {
+		q.Header.Set("Content-Type", "application/json")
+	}
+	return q, nil
 }
 
 type recorder struct {

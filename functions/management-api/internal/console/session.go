@@ -1,0 +1,258 @@
+package console
+
+import (
+	"fmt"
+	"net/http"
+	"net/url"
+	"strconv"
+
+	"tuluat.ai/harness/shared/harness"
+	"tuluat.ai/harness/shared/harness/view"
+)
+
+// sessionBody is one session with what happened in it.
+type sessionBody struct {
+	view.Session
+	Entries []entry
+	Earlier bool   // entries before those shown are left out
+	Next    string // address of what follows
+	Last    bool   // what is shown goes to the end, and grows
+	Key     string
+	Text    string // of a form that was refused
+	Path    string
+	Input   string
+	Graph   *graph
+}
+
+// Live reports whether something may still happen.
+func (b sessionBody) Live() bool { return b.Last && !b.State.Ended() }
+
+// Talks reports whether messages may be sent to it here.
+func (b sessionBody) Talks() bool {
+	return b.Workflow == "" && b.Channel == harness.ChannelAPI && !b.State.Ended()
+}
+
+// Ended reports whether it is over.
+func (b sessionBody) Ended() bool { return b.State.Ended() }
+
+// entry is one thing that happened, ready to be shown.
+type entry struct {
+	view.Entry
+	Text     block
+	Result   block
+	Stdout   block
+	Stderr   block
+	Models   []view.ModelAttempt
+	Tokens   int64
+	Approval *approvalBody // shadows that of Entry
+}
+
+// Mine reports whether it is of the agent's side.
+func (e entry) Mine() bool {
+	return e.Message != nil && e.Message.Direction == harness.Outbound
+}
+
+const (
+	entriesPage = 200
+	mostPages   = 10  // that are read to find the end
+	mostEntries = 200 // that are shown of it
+	outputTail  = 4000
+)
+
+func (p *page) session() error {
+	b, err := p.sessionBody()
+	if err != nil {
+		return err
+	}
+	return p.show("session", "Session "+string(b.ID), b)
+}
+
+// sessionTimeline is the part of the page that grows.
+func (p *page) sessionTimeline() error {
+	b, err := p.sessionBody()
+	if err != nil {
+		return err
+	}
+	return p.part("session", "growing", b)
+}
+
+func (p *page) liveSession() error {
+	return p.follow(at("sessions", p.r.PathValue("id"), "/events"), nil)
+}
+
+func (p *page) sessionBody() (*sessionBody, error) {
+	id := p.r.PathValue("id")
+	b := &sessionBody{Key: random(), Path: Prefix + "sessions/" + url.PathEscape(id)}
+	if err := p.get(at("sessions", id), nil, &b.Session); err != nil {
+		return nil, err
+	}
+	found, err := p.timeline(id, b)
+	if err != nil {
+		return nil, err
+	}
+	if len(b.Session.Input) > 0 {
+		b.Input = indented(b.Session.Input)
+	}
+	full := p.r.URL.Query().Get("full")
+	for _, e := range found {
+		shown, err := p.entryOf(b, e, e.ID == full)
+		if err != nil {
+			return nil, err
+		}
+		b.Entries = append(b.Entries, shown)
+	}
+	if b.Workflow != "" {
+		if b.Graph, err = p.runGraph(b.Session, found); err != nil {
+			return nil, err
+		}
+	}
+	return b, nil
+}
+
+// timeline reads the entries that the address asks for: the last ones, or those
+// behind a place.
+func (p *page) timeline(id string, b *sessionBody) ([]view.Entry, error) {
+	query := url.Values{"limit": {strconv.Itoa(entriesPage)}}
+	after, tail := p.r.URL.Query().Get("after"), !p.r.URL.Query().Has("begin")
+	pages := mostPages
+	if after != "" {
+		query.Set("after", after)
+		tail = false
+	}
+	if !tail {
+		pages = 1
+	}
+	var found []view.Entry
+	for range pages {
+		var l list[view.Entry]
+		if err := p.get(at("sessions", id, "/timeline"), query, &l); err != nil {
+			return nil, err
+		}
+		found = append(found, l.Items...)
+		if len(found) > mostEntries && tail {
+			b.Earlier, found = true, found[len(found)-mostEntries:]
+		}
+		if l.Next == "" {
+			b.Last = true
+			break
+		}
+		query.Set("after", l.Next)
+	}
+	if !b.Last {
+		b.Next = b.Path + "?" + url.Values{"after": {query.Get("after")}}.Encode()
+	}
+	return found, nil
+}
+
+// entryOf reads what an entry needs to be shown.
+func (p *page) entryOf(b *sessionBody, e view.Entry, full bool) (entry, error) {
+	more := fmt.Sprintf("%s?%s#%s", b.Path, url.Values{"full": {e.ID}}.Encode(), url.PathEscape(e.ID))
+	shown := entry{Entry: e}
+	switch {
+	case e.Message != nil:
+		shown.Text = blockOf(e.Message.Text, shownOf(full), more)
+	case e.Step != nil:
+		shown.Text, shown.Models, shown.Tokens = blockOf(e.Step.Text, shownOf(full), more), e.Step.ModelAttempts, e.Step.InputTokens+e.Step.OutputTokens
+	case e.ToolCall != nil:
+		shown.Text, shown.Result = blockOf(callText(*e.ToolCall), shownOf(full), more), blockOf(e.ToolCall.Result, shownOf(full), more)
+	case e.Execution != nil:
+		executed, err := p.executed(*e.Execution, full, more)
+		executed.Entry = e
+		return executed, err
+	case e.Approval != nil:
+		a := p.approvalOf(*e.Approval, longText)
+		a.Next = b.Path
+		shown.Approval = &a
+	case e.Visit != nil:
+		shown.Text = blockOf(e.Visit.Input, shownOf(full), more)
+		if len(e.Visit.Output) > 0 {
+			shown.Result = blockOf(indented(e.Visit.Output), shownOf(full), more)
+		}
+	}
+	return shown, nil
+}
+
+// executed is a command with what it has printed.
+func (p *page) executed(e view.Execution, full bool, more string) (shown entry, err error) {
+	shown.Execution, shown.Text = &e, blockOf(harness.Visible(e.Command), shownOf(full), more)
+	if shown.Stdout, err = p.printed(e, "stdout", e.StdoutBytes, full, more); err == nil {
+		shown.Stderr, err = p.printed(e, "stderr", e.StderrBytes, full, more)
+	}
+	return shown, err
+}
+
+// callText is what the model asked for.
+func callText(c view.ToolCall) string {
+	if c.Name == harness.ToolExecuteShell {
+		if command, err := harness.ShellCommand([]byte(c.Arguments)); err == nil {
+			return harness.Visible(command)
+		}
+	}
+	return c.Arguments
+}
+
+// printed is what a command has printed: the end of it while it runs or of a long
+// one, all of it where that is asked for.
+func (p *page) printed(e view.Execution, stream string, size int64, full bool, more string) (block, error) {
+	from, most := max(0, size-outputTail), outputTail
+	if full {
+		from, most = 0, fullText
+	}
+	b := block{Size: int(size)}
+	if e.StartedAt == nil || size == 0 && e.EndedAt != nil || !p.who.may("get executions") {
+		return b, nil
+	}
+	var out view.Output
+	if err := p.get(at("executions", string(e.ID), "/output"), url.Values{
+		"stream": {stream}, "offset": {strconv.FormatInt(from, 10)}, "max": {strconv.Itoa(most)},
+	}, &out); err != nil {
+		if s := statusOf(err); s == http.StatusForbidden || s == http.StatusNotFound || s == http.StatusServiceUnavailable {
+			return b, nil // what is archived, and no archive
+		}
+		return b, err
+	}
+	if b.Size = int(out.Total); from > 0 && !full {
+		b.More = more
+	}
+	b.Cut = full && out.Total > fullText
+	b.Text = output(string(out.Data))
+	return b, nil
+}
+
+// sendMessage sends a message to a session of channel API.
+func (p *page) sendMessage() error { return p.say("/messages", "sent") }
+
+// reply answers in the agent's place.
+func (p *page) reply() error { return p.say("/reply", "replied") }
+
+func (p *page) say(action, did string) error {
+	id, form := p.r.PathValue("id"), p.r.PostForm
+	text := unixLines(form.Get("text"))
+	err := p.write(http.MethodPost, at("sessions", id, action), keyed(form), map[string]string{"text": text}, nil)
+	if err == nil {
+		return p.to(Prefix+"sessions/"+url.PathEscape(id), did)
+	}
+	return p.sessionRefused(err, text)
+}
+
+// sessionRefused shows the session with what was refused of its form.
+func (p *page) sessionRefused(err error, text string) error {
+	b, other := p.sessionBody()
+	if other != nil {
+		return err
+	}
+	b.Text = text
+	return p.showProblem("session", "Session "+string(b.ID), b, err)
+}
+
+func (p *page) cancelSession() error { return p.actOn("/cancel", "cancelled") }
+func (p *page) pauseSession() error  { return p.actOn("/pause", "paused") }
+func (p *page) resumeSession() error { return p.actOn("/resume", "resumed") }
+
+func (p *page) actOn(action, did string) error {
+	id := p.r.PathValue("id")
+	if err := p.write(http.MethodPost, at("sessions", id, action), nil, nil, nil); err != nil {
+		return p.sessionRefused(err, "")
+	}
+	return p.to(Prefix+"sessions/"+url.PathEscape(id), did)
+}
