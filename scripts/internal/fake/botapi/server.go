@@ -251,6 +251,9 @@ func (s *Server) bot(username string) (*bot, error) {
 	return nil, fmt.Errorf("there is no bot %q", username)
 }
 
+// Lines is what stands in all chats.
+func (s *Server) Lines() *person.Transcript { return s.lines }
+
 // Clock is the time the server goes by.
 func (s *Server) Clock() *person.Clock { return s.clock }
 

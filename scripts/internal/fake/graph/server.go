@@ -267,6 +267,9 @@ func (s *Server) unknown(w http.ResponseWriter, r *http.Request) {
 	s.refuse(w, r, Number{}, nil, &apiError{Status: http.StatusBadRequest, Code: 2500, Type: "OAuthException", Message: "Unknown path components: " + r.URL.Path})
 }
 
+// Lines is what stands in all chats.
+func (s *Server) Lines() *person.Transcript { return s.lines }
+
 // Clock is the time the server goes by.
 func (s *Server) Clock() *person.Clock { return s.clock }
 

@@ -1,7 +1,9 @@
 package person
 
 import (
+	"cmp"
 	"context"
+	"slices"
 	"sync"
 	"time"
 )
@@ -227,6 +229,23 @@ func (t *Transcript) Wait(ctx context.Context, account, chat string, after int64
 			return lines, at
 		}
 	}
+}
+
+// Since returns what was added or changed after a place in all chats of account
+// and in those that have no account, in the order it was written, and the place
+// up to which that is all.
+func (t *Transcript) Since(account string, after int64) ([]Line, int64) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	all := []Line{}
+	for p := range t.chats {
+		if p.account == account || p.account == "" {
+			lines, _ := t.lines(p.account, p.chat, after)
+			all = append(all, lines...)
+		}
+	}
+	slices.SortFunc(all, func(a, b Line) int { return cmp.Compare(a.Seq, b.Seq) })
+	return all, t.seq
 }
 
 // Heads returns the newest line of each chat of account, and of those that have

@@ -510,5 +510,6 @@ wireUp();
 trying(async () => {
   await load();
   openChat();
+  $('text').value = new URLSearchParams(location.search).get('text') || ''; // a link may say what to write
   await showFaults();
 });
