@@ -63,6 +63,7 @@ func TestPhoneByHand(t *testing.T) {
 
 // The buttons of an agent's question are tapped on the phone, and decide.
 func TestPhoneDecides(t *testing.T) {
+	settle(t)
 	b := newTab(t, views[0])
 	b.open(dev.Fakes.Telegram+"/phone/?"+url.Values{"account": {askBot}, "text": {"run: echo agreed"}}.Encode()+"#"+adaChat, "#say button.send")
 	b.until(oneStep, "document.getElementById('text').value === 'run: echo agreed'")

@@ -109,6 +109,26 @@ func groupOnWhatsApp(t *testing.T) string {
 	return group
 }
 
+// settle rejects every approval that waits, so that a conversation goes on with
+// what is written next, and returns once nothing goes on.
+func settle(t testing.TB) {
+	t.Helper()
+	await(t, answerTime, "no approval waits and no session goes on", func() bool {
+		var page struct{ Items []struct{ ID string } }
+		dev.call(t, "GET", "/api/v1/approvals?status=PENDING", nil, &page)
+		for _, a := range page.Items {
+			dev.call(t, "POST", "/api/v1/approvals/"+a.ID+"/decision", object{"decision": "REJECT", "reason": "a test begins"}, nil)
+		}
+		busy := len(page.Items) > 0
+		for _, state := range []string{"PENDING", "RUNNING", "AWAITING_APPROVAL", "AWAITING_EXECUTION"} {
+			page.Items = nil
+			dev.call(t, "GET", "/api/v1/sessions?agent="+asker+"&status="+state, nil, &page)
+			busy = busy || len(page.Items) > 0
+		}
+		return !busy
+	})
+}
+
 // fill puts what the system has into a path: {session}, {approval}, {agent}.
 func fill(t testing.TB, path string) string {
 	t.Helper()

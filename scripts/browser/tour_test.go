@@ -14,6 +14,7 @@ import (
 func TestTour(t *testing.T) {
 	for _, v := range []view{{360, 740, true}, {1440, 900, false}} {
 		t.Run(v.String(), func(t *testing.T) {
+			settle(t)
 			guide, hand := newTab(t, v), newTab(t, v)
 			guide.open(dev.Tour, "#steps li")
 			guide.click("form button")

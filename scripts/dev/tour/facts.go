@@ -36,6 +36,9 @@ type approval struct {
 	Session    string `json:"session"`
 	State      string `json:"state"`
 	Title      string `json:"title"`
+	Input      struct {
+		Arguments json.RawMessage `json:"arguments"`
+	} `json:"input"`
 	DecidedBy  string `json:"decidedBy"`
 	DecidedVia string `json:"decidedVia"`
 }
@@ -92,7 +95,9 @@ func (t *Tour) records(ctx context.Context, f *facts) error {
 			return err
 		}
 		for _, entry := range page.Items {
-			f.entry = entry.Message // any of them; the newest that is there is as good
+			if strings.Contains(entry.Message, f.approval.DecidedBy) {
+				f.entry = entry.Message
+			}
 		}
 	}
 	return nil

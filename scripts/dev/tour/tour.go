@@ -207,7 +207,7 @@ func (f facts) prove(all []Step) {
 			fmt.Sprintf("The answer on the phone: %q (%s).", cut(f.reply.Text), f.reply.Ticks))
 	}
 	if f.approval != nil {
-		done(2, fmt.Sprintf("Approval %s is the question: %s", f.approval.ID, cut(f.approval.Title)))
+		done(2, fmt.Sprintf("Approval %s is the question: %s %s", f.approval.ID, cut(f.approval.Title), cut(string(f.approval.Input.Arguments))))
 	}
 	if f.approval != nil && !f.decided.IsZero() {
 		done(3, fmt.Sprintf("%s by %s, via %s.", f.approval.State, f.approval.DecidedBy, f.approval.DecidedVia))

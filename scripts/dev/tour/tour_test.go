@@ -144,7 +144,7 @@ func TestStepsProveThemselves(t *testing.T) {
 	w.saw(http.MethodGet, "/api/v1/agents/careful-shell/logs", http.StatusOK)
 	want("a look at the log before there is an answer", "wra")
 	w.records("/api/v1/approvals", `{"id":"apr_1","session":"`+session+`","state":"APPROVED","title":"date","decidedBy":"Ada","decidedVia":"TELEGRAM"}`)
-	w.records("/api/v1/agents/careful-shell/logs", `{"message":"executeShell was approved"}`)
+	w.records("/api/v1/agents/careful-shell/logs", `{"message":"model answered"},{"message":"approved by Ada: date"},{"message":"executeShell waits for an approval"}`)
 	want("an answer", "wrad")
 	w.saw(http.MethodGet, "/api/v1/agents/another/logs", http.StatusOK)
 	w.saw(http.MethodGet, "/api/v1/agents/careful-shell/logs", http.StatusUnauthorized)
@@ -152,6 +152,9 @@ func TestStepsProveThemselves(t *testing.T) {
 	want("a look at something else", "wrad")
 	w.saw(http.MethodGet, "/console/sessions/"+session, http.StatusOK)
 	want("a look", "wradl")
+	if proof := w.steps()[4].Proof; len(proof) != 2 || proof[1] != "In it: approved by Ada: date" {
+		t.Errorf("what was found is %q", proof)
+	}
 	for _, asked := range w.asked {
 		if !strings.Contains(asked, "since=") {
 			t.Errorf("what was before the tour counts: %s", asked)
