@@ -32,11 +32,11 @@ type execution struct {
 func (e execution) took() time.Duration { return e.EndedAt.Sub(e.StartedAt).Round(time.Millisecond) }
 
 type approval struct {
-	ID         string `json:"id"`
-	Session    string `json:"session"`
-	State      string `json:"state"`
-	Title      string `json:"title"`
-	Input      struct {
+	ID      string `json:"id"`
+	Session string `json:"session"`
+	State   string `json:"state"`
+	Title   string `json:"title"`
+	Input   struct {
 		Arguments json.RawMessage `json:"arguments"`
 	} `json:"input"`
 	DecidedBy  string `json:"decidedBy"`
