@@ -24,6 +24,8 @@ func pages(t *testing.T) []aPage {
 // TestPages looks at each page in each view: nothing goes wrong in it, nothing is
 // wider than it is, and people who see badly or not at all can use it.
 func TestPages(t *testing.T) {
+	chatOnWhatsApp(t)
+	chatOnTelegram(t)
 	for _, p := range pages(t) {
 		t.Run(p.name, func(t *testing.T) {
 			at := p.url(t)

@@ -6,6 +6,7 @@ import (
 	"bufio"
 	"bytes"
 	"context"
+	"crypto/rand"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -33,11 +34,12 @@ type system struct {
 	process *exec.Cmd // nil: somebody else's
 	log     *os.File
 
-	URL   string `json:"url"`
-	Tour  string `json:"tour"`
-	Fakes struct{ WhatsApp, Telegram string }
-	API   struct{ URL, TokenFile string }
-	token string
+	URL    string `json:"url"`
+	Tour   string `json:"tour"`
+	Fakes  struct{ WhatsApp, Telegram string }
+	API    struct{ URL, TokenFile string }
+	token  string
+	viewer string // the token of somebody who may only look; empty: there is none
 }
 
 // patience is how long the system may take to build and to start. A machine that
@@ -58,8 +60,8 @@ func startSystem(home string) (*system, error) {
 	if err := json.Unmarshal(text, s); err != nil {
 		return nil, err
 	}
-	token, err := os.ReadFile(s.API.TokenFile)
-	s.token = strings.TrimSpace(string(token))
+	tokens, err := os.ReadFile(s.API.TokenFile)
+	s.token, _, _ = strings.Cut(string(tokens), "\n")
 	return s, err
 }
 
@@ -83,6 +85,11 @@ func (s *system) start() error {
 	}
 	port, err := freePort()
 	if err != nil {
+		return err
+	}
+	s.viewer = rand.Text() // beside the first token, whose holder may do everything
+	file := filepath.Join(s.home, "secrets", "management-api", "token")
+	if err := errors.Join(os.MkdirAll(filepath.Dir(file), 0o700), os.WriteFile(file, []byte(rand.Text()+"\n"+s.viewer+" vera viewer\n"), 0o600)); err != nil {
 		return err
 	}
 	if s.log, err = os.Create(filepath.Join(s.home, "dev.log")); err != nil {

@@ -129,7 +129,7 @@ func settle(t testing.TB) {
 	})
 }
 
-// fill puts what the system has into a path: {session}, {approval}, {agent}.
+// fill puts what the system has into a path, as the rows of the console name it.
 func fill(t testing.TB, path string) string {
 	t.Helper()
 	newest := func(list string) string {
@@ -140,12 +140,11 @@ func fill(t testing.TB, path string) string {
 		}
 		return page.Items[0].ID
 	}
-	path = strings.ReplaceAll(path, "{agent}", coder)
-	if strings.Contains(path, "{session}") {
-		path = strings.ReplaceAll(path, "{session}", newest("sessions"))
-	}
-	if strings.Contains(path, "{approval}") {
-		path = strings.ReplaceAll(path, "{approval}", newest("approvals"))
+	path = strings.NewReplacer("{agent}", coder, "{workflow}", "release-check").Replace(path)
+	for name, list := range map[string]string{"{session}": "sessions", "{approval}": "approvals", "{sandbox}": "sandboxes"} {
+		if strings.Contains(path, name) {
+			path = strings.ReplaceAll(path, name, newest(list))
+		}
 	}
 	return path
 }

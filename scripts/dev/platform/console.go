@@ -60,9 +60,6 @@ func (c *console) ready(s *system, url string, m model) {
 	if s.api != nil {
 		c.say(fmt.Sprintf("management API: %s/api/v1, described at %s/docs; its token is in %s, which tuluat reads itself", url, url, s.api.tokenFile))
 	}
-	if s.console {
-		c.say(fmt.Sprintf("console: %s%s", url, consolePath))
-	}
 	if s.guide != nil {
 		c.say(fmt.Sprintf("a tour of five minutes: %s/ (make dev ARGS=-open opens it)", s.guide.url()))
 	}

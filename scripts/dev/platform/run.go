@@ -109,7 +109,7 @@ func run(ctx context.Context, h handover.Handover) (err error) {
 		return err
 	}
 	defer func() { err = errors.Join(err, lead.close()) }()
-	system := &system{handover: h, cluster: cluster, channels: found, messengers: messengers, boxes: boxes, api: management, guide: lead, console: serves(set, consolePath)}
+	system := &system{handover: h, cluster: cluster, channels: found, messengers: messengers, boxes: boxes, api: management, guide: lead}
 	return system.serve(ctx, model, c, log)
 }
 
@@ -122,7 +122,6 @@ type system struct {
 	boxes      *sandboxes
 	api        *api
 	guide      *guide
-	console    bool // there is a web console
 }
 
 // serve runs the cluster, says ready, and cleans up behind it.

@@ -107,15 +107,16 @@ func (t *Tour) records(ctx context.Context, f *facts) error {
 const pending = "PENDING"
 
 func (t *Tour) ask(ctx context.Context, path string, into any) error {
-	token, err := os.ReadFile(t.options.TokenFile)
+	tokens, err := os.ReadFile(t.options.TokenFile)
 	if err != nil {
 		return err
 	}
+	token, _, _ := strings.Cut(string(tokens), "\n") // the first may do everything
 	request, err := http.NewRequestWithContext(ctx, http.MethodGet, t.options.URL+path, nil)
 	if err != nil {
 		return err
 	}
-	request.Header.Set("Authorization", "Bearer "+strings.TrimSpace(string(token)))
+	request.Header.Set("Authorization", "Bearer "+strings.TrimSpace(token))
 	request.Header.Set("User-Agent", agent)
 	response, err := t.client.Do(request)
 	if err != nil {
