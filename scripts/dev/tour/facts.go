@@ -39,9 +39,12 @@ type approval struct {
 	Input   struct {
 		Arguments json.RawMessage `json:"arguments"`
 	} `json:"input"`
-	DecidedBy  string `json:"decidedBy"`
-	DecidedVia string `json:"decidedVia"`
+	DecidedBy  string    `json:"decidedBy"`
+	DecidedVia string    `json:"decidedVia"`
+	DecidedAt  time.Time `json:"decidedAt"`
 }
+
+func (a *approval) decided() bool { return a != nil && a.State != pending }
 
 // chats looks for a message that the agent's side has taken, and for the answer.
 func (f *facts) chats(m Messenger) {
@@ -74,22 +77,18 @@ func (t *Tour) records(ctx context.Context, f *facts) error {
 			f.execution = &page.Items[len(page.Items)-1]
 		}
 	}
-	if f.decided.IsZero() {
+	if !f.approval.decided() {
 		var page struct{ Items []approval }
 		if err := t.ask(ctx, "/api/v1/approvals?agent="+t.options.Telegram.Agent+"&since="+since, &page); err != nil {
 			return err
 		}
 		for _, a := range page.Items {
-			if f.approval == nil || f.approval.State == pending {
-				f.approval = &a
-			}
-			if a.State != pending {
-				f.approval, f.decided = &a, time.Now()
+			if f.approval = &a; a.decided() {
 				break
 			}
 		}
 	}
-	if f.approval != nil && !f.decided.IsZero() && f.entry == "" {
+	if f.approval.decided() && f.entry == "" {
 		var page struct{ Items []struct{ Message string } }
 		if err := t.ask(ctx, "/api/v1/agents/"+t.options.Telegram.Agent+"/logs?session="+url.QueryEscape(f.approval.Session)+"&since="+since, &page); err != nil {
 			return err

@@ -77,21 +77,29 @@ type Tour struct {
 
 	mu    sync.Mutex
 	found facts
+	looks []look // at logs, the newest last
 }
+
+// look is somebody's at a page or a list.
+type look struct {
+	url *url.URL
+	at  time.Time
+}
+
+// keepLooks is how many are remembered: whoever looks on is seen.
+const keepLooks = 200
 
 // facts are what was found since the tour began.
 type facts struct {
-	begun      time.Time
-	whatsapp   int64 // the place in the transcript where it began
-	placed     bool  // that is known
-	message    *person.Line
-	reply      *person.Line
-	execution  *execution
-	approval   *approval // the newest
-	decided    time.Time // when the tour saw the decision
-	entry      string    // of the log
-	looked     string    // where somebody looked for it
-	lookedWhen time.Time
+	begun     time.Time
+	whatsapp  int64 // the place in the transcript where it began
+	placed    bool  // that is known
+	message   *person.Line
+	reply     *person.Line
+	execution *execution
+	approval  *approval // the newest
+	entry     string    // of the log
+	looked    string    // where somebody looked for it
 }
 
 // New returns a tour that begins now.
@@ -121,15 +129,28 @@ func (t *Tour) place() {
 // Saw notes a request of the public entry and the status of its answer. It may
 // be called by several goroutines.
 func (t *Tour) Saw(r *http.Request, status int) {
-	if r.Method != http.MethodGet || status != http.StatusOK || r.Header.Get("User-Agent") == agent {
+	if r.Method != http.MethodGet || status != http.StatusOK || r.Header.Get("User-Agent") == agent ||
+		!strings.HasPrefix(r.URL.Path, "/api/v1/") && !strings.HasPrefix(r.URL.Path, "/console/") {
 		return
 	}
+	seen := *r.URL
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	if t.found.decided.IsZero() || t.found.looked != "" || !shows(r.URL.Path, r.URL.Query(), t.options.Telegram.Agent, t.found.approval.Session) {
-		return
+	t.looks = append(t.looks, look{&seen, time.Now()})
+	if len(t.looks) > 2*keepLooks {
+		t.looks = append(t.looks[:0:0], t.looks[keepLooks:]...)
 	}
-	t.found.looked, t.found.lookedWhen = r.URL.Path, time.Now()
+}
+
+// looked returns where somebody has looked at what was logged since a is decided;
+// empty: nowhere yet. t.mu is held.
+func (t *Tour) looked(a *approval) string {
+	for _, l := range t.looks {
+		if l.at.After(a.DecidedAt) && shows(l.url.Path, l.url.Query(), t.options.Telegram.Agent, a.Session) {
+			return l.url.Path
+		}
+	}
+	return ""
 }
 
 // shows reports whether a path shows what an agent or a session has logged.
@@ -209,7 +230,7 @@ func (f facts) prove(all []Step) {
 	if f.approval != nil {
 		done(2, fmt.Sprintf("Approval %s is the question: %s %s", f.approval.ID, cut(f.approval.Title), cut(string(f.approval.Input.Arguments))))
 	}
-	if f.approval != nil && !f.decided.IsZero() {
+	if f.approval.decided() {
 		done(3, fmt.Sprintf("%s by %s, via %s.", f.approval.State, f.approval.DecidedBy, f.approval.DecidedVia))
 	}
 	if f.looked != "" && f.entry != "" {
@@ -256,6 +277,8 @@ func (t *Tour) look(ctx context.Context) {
 	if !t.found.begun.Equal(f.begun) {
 		return // it began again meanwhile
 	}
-	f.looked, f.lookedWhen = t.found.looked, t.found.lookedWhen
+	if f.approval.decided() && f.looked == "" {
+		f.looked = t.looked(f.approval)
+	}
 	t.found = f
 }

@@ -13,6 +13,7 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"time"
 
 	"tuluat.ai/harness/scripts/dev/tour"
 	"tuluat.ai/harness/scripts/internal/fake/person"
@@ -143,7 +144,7 @@ func TestStepsProveThemselves(t *testing.T) {
 	want("a question", "wra")
 	w.saw(http.MethodGet, "/api/v1/agents/careful-shell/logs", http.StatusOK)
 	want("a look at the log before there is an answer", "wra")
-	w.records("/api/v1/approvals", `{"id":"apr_1","session":"`+session+`","state":"APPROVED","title":"date","decidedBy":"Ada","decidedVia":"TELEGRAM"}`)
+	w.records("/api/v1/approvals", `{"id":"apr_1","session":"`+session+`","state":"APPROVED","title":"date","decidedBy":"Ada","decidedVia":"TELEGRAM","decidedAt":"`+time.Now().UTC().Format(time.RFC3339Nano)+`"}`)
 	w.records("/api/v1/agents/careful-shell/logs", `{"message":"model answered"},{"message":"approved by Ada: date"},{"message":"executeShell waits for an approval"}`)
 	want("an answer", "wrad")
 	w.saw(http.MethodGet, "/api/v1/agents/another/logs", http.StatusOK)

@@ -149,7 +149,7 @@ func New(o Options) (*Server, error) {
 		return nil, fmt.Errorf("the state of the Telegram fake: %w", err)
 	}
 	s.play = person.Local(s.control())
-	s.page = phone.Handler(phone.Telegram, s.lines, s.clock, s.jobs.Context())
+	s.page = phone.Handler(phone.Telegram, s.lines, s.clock, s.jobs.Context().Done())
 	for _, b := range s.bots {
 		if b.WebhookURL != "" {
 			if err := s.SetWebhook(b.Username, b.WebhookURL, b.Secret); err != nil {

@@ -144,7 +144,7 @@ func New(o Options) (*Server, error) {
 		return nil, fmt.Errorf("the state of the WhatsApp fake: %w", err)
 	}
 	s.mux, s.play = s.routes(), person.Local(s.control())
-	s.page = phone.Handler(phone.WhatsApp, s.lines, s.clock, s.jobs.Context())
+	s.page = phone.Handler(phone.WhatsApp, s.lines, s.clock, s.jobs.Context().Done())
 	if o.State != "" {
 		s.jobs.Beside(func(ctx context.Context) { person.Keep(ctx, o.Log, s.version, s.Save) })
 	}

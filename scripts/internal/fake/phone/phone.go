@@ -6,7 +6,6 @@ package phone
 
 import (
 	"bytes"
-	"context"
 	"embed"
 	"encoding/json"
 	"fmt"
@@ -44,8 +43,8 @@ const policy = "default-src 'none'; script-src 'self'; style-src 'self'; img-src
 	"form-action 'none'; base-uri 'none'; frame-ancestors 'none'"
 
 // Handler serves the page below Path, on this machine only. lines and clock are
-// the fake's; the streams end with ends.
-func Handler(look Look, lines *person.Transcript, clock *person.Clock, ends context.Context) http.Handler {
+// the fake's; the streams end when ends is closed.
+func Handler(look Look, lines *person.Transcript, clock *person.Clock, ends <-chan struct{}) http.Handler {
 	var shown bytes.Buffer
 	if err := page.Execute(&shown, look); err != nil { // a template of this package
 		panic(err)
@@ -74,7 +73,7 @@ func Handler(look Look, lines *person.Transcript, clock *person.Clock, ends cont
 type feed struct {
 	lines *person.Transcript
 	clock *person.Clock
-	ends  context.Context
+	ends  <-chan struct{}
 }
 
 // News is one event of the stream GET /phone/changes?account=&chat=&after=.
@@ -127,7 +126,7 @@ func (f feed) serve(w http.ResponseWriter, r *http.Request) {
 		select {
 		case <-r.Context().Done():
 			return
-		case <-f.ends.Done():
+		case <-f.ends:
 			return
 		case <-stops.C:
 		}
@@ -137,7 +136,7 @@ func (f feed) serve(w http.ResponseWriter, r *http.Request) {
 		select {
 		case <-r.Context().Done():
 			return
-		case <-f.ends.Done():
+		case <-f.ends:
 			return
 		case <-changed:
 		case <-jumped:

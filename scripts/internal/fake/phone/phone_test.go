@@ -35,7 +35,7 @@ func newWorld(t *testing.T) *world {
 	t.Helper()
 	ends, end := context.WithCancel(context.Background())
 	w := &world{t: t, lines: person.NewTranscript(nil), clock: person.NewClock(nil, 0), end: end}
-	w.http = httptest.NewServer(phone.Handler(phone.WhatsApp, w.lines, w.clock, ends))
+	w.http = httptest.NewServer(phone.Handler(phone.WhatsApp, w.lines, w.clock, ends.Done()))
 	t.Cleanup(func() {
 		end()
 		w.http.Close()
