@@ -21,7 +21,7 @@ modules = $(patsubst %/go.mod,%,$(wildcard shared/go.mod functions/*/go.mod scri
 progress = { awk '/^[^ \#:]+$$/ { if (++n % 50 == 0) { print "  compiled " n " packages"; fflush() } next } { print; fflush() }' >&2; }
 
 # Loads every package with all tests, so that go.work.sum has what that needs.
-every-package = go list -deps -test -tags local,system,e2e work >/dev/null
+every-package = go list -deps -test -tags local,system,e2e,browser work >/dev/null
 
 .PHONY: help
 help: ## list the verbs
@@ -74,6 +74,13 @@ test-mcp: ## test MCP against the TypeScript reference server (needs Node.js 20 
 	@mkdir -p bin/mcp && cp scripts/mcp/package.json scripts/mcp/package-lock.json bin/mcp/ && npm ci --prefix bin/mcp --ignore-scripts --no-audit --no-fund
 	@MCP_SERVER_EVERYTHING=$(CURDIR)/bin/mcp/node_modules/@modelcontextprotocol/server-everything/dist/index.js \
 		go run ./scripts/testdb -- go test -count=1 -tags mcp -run Reference ./functions/agent-step/internal/mcp ./functions/sandbox-exec/runner/internal/mcp $(ARGS)
+
+# axe-core, which judges pages, comes from npm, at the version of scripts/browser.
+.PHONY: test-browser
+test-browser: ## test the phone, the tour and the console in a real Chromium (needs npm); screenshots are in build/screens
+	@scripts/setup.sh browser
+	@mkdir -p bin/axe && cp scripts/browser/package.json scripts/browser/package-lock.json bin/axe/ && npm ci --prefix bin/axe --ignore-scripts --no-audit --no-fund
+	@AXE=$(CURDIR)/bin/axe/node_modules/axe-core/axe.min.js CGO_ENABLED=0 go test -count=1 -tags browser -timeout 60m -v ./scripts/browser $(ARGS)
 
 .PHONY: system
 system: ## run the long journeys: every function, killed and cut off at random (tag system)
@@ -159,7 +166,7 @@ verify-generate: bin/controller-gen
 verify-vet:
 	@echo 'verify: vet' >&2
 	@go vet work
-	@go vet -tags local,system,e2e work
+	@go vet -tags local,system,e2e,browser work
 
 # As ko builds an image: without go.work, C and the tags of development.
 .PHONY: verify-images

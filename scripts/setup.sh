@@ -1,12 +1,14 @@
 #!/usr/bin/env bash
 # Makes sure that this machine has what the project needs and Go modules cannot
 # bring: a Postgres server, bubblewrap, python3 for the samples' sandboxes, and
-# with `test` a C compiler for the race detector. Asks nothing. Installs with
+# with `test` a C compiler for the race detector, with `browser` a Chromium and npm.
+# Asks nothing. Installs with
 # the system's package manager when it may (as root, or by sudo without a
 # password); otherwise prints the one command to run and exits 1.
 #
 #   scripts/setup.sh         what `make dev` needs
 #   scripts/setup.sh test    what the tests need too
+#   scripts/setup.sh browser what the tests in a browser need
 set -euo pipefail
 
 say() { printf 'setup: %s\n' "$*" >&2; }
@@ -15,6 +17,9 @@ have() { command -v "$1" >/dev/null 2>&1; }
 
 # have_system looks only where a sandbox does: not in anybody's home folder.
 have_system() { PATH=/usr/local/bin:/usr/bin:/bin have "$1"; }
+
+# has_chromium looks for what scripts/browser starts.
+has_chromium() { [[ -x ${CHROMIUM:-} ]] || have chromium || have chromium-browser || have google-chrome; }
 
 # has_postgres looks where packages put the server: on Debian it is not in PATH.
 has_postgres() {
@@ -36,6 +41,10 @@ missing() {
   if [[ $1 == test ]]; then
     have "${CC:-gcc}" || have clang || echo compiler
     have make || echo make
+  fi
+  if [[ $1 == browser ]]; then
+    has_chromium || echo chromium
+    have npm || echo npm
   fi
 }
 
@@ -90,7 +99,7 @@ install_packages() {
 
 main() {
   local what=${1:-dev}
-  [[ $what == dev || $what == test ]] || fail "unknown argument '$what': use dev or test"
+  [[ $what == dev || $what == test || $what == browser ]] || fail "unknown argument '$what': use dev, test or browser"
   have go || fail 'Go is missing: install Go 1.26 or newer from https://go.dev/dl/'
   [[ $(uname -s) == Linux ]] || fail "this is $(uname -s): the local sandbox needs Linux (a virtual machine will do)"
 

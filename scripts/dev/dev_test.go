@@ -88,7 +88,7 @@ func TestHelp(t *testing.T) {
 		t.Errorf("help ends with %d: %s", code, errOut.String())
 	}
 	for _, variable := range []string{
-		"TULUAT_PORT", "TULUAT_HOME", "TULUAT_AGENTS", "WHATSAPP_API_URL", "TELEGRAM_API_URL",
+		"BROWSER", "TULUAT_PORT", "TULUAT_HOME", "TULUAT_AGENTS", "WHATSAPP_API_URL", "TELEGRAM_API_URL",
 		"OPENAI_API_KEY", "OPENAI_BASE_URL", "ANTHROPIC_API_KEY", "ANTHROPIC_BASE_URL", "MODEL_NAME", "MODEL_PROVIDER",
 	} {
 		if !strings.Contains(out.String(), variable) {
@@ -118,5 +118,24 @@ func TestHandoverIsRead(t *testing.T) {
 	}
 	if _, err := handover.Read(); err == nil {
 		t.Error("there is nothing to read")
+	}
+}
+
+// A browser is started for who asks for it only.
+func TestBrowserIsAskedFor(t *testing.T) {
+	for _, c := range []struct {
+		set  string
+		open bool
+		want string
+	}{
+		{"", false, ""},
+		{"", true, "xdg-open"},
+		{"firefox", true, "firefox"},
+		{"firefox", false, "firefox"},
+	} {
+		t.Setenv("BROWSER", c.set)
+		if got := browser(c.open); got != c.want {
+			t.Errorf("BROWSER=%q, -open %t: got %q, want %q", c.set, c.open, got, c.want)
+		}
 	}
 }

@@ -16,12 +16,13 @@ import (
 )
 
 // run does everything; what it started has ended when it returns. The first
-// signal stops in order, the second at once.
-func run(signals <-chan os.Signal) (err error) {
+// signal stops in order, the second at once. browser shows the tour; it may be empty.
+func run(signals <-chan os.Signal, browser string) (err error) {
 	h, err := locate()
 	if err != nil {
 		return err
 	}
+	h.Browser = browser
 	release, err := lock(h.State)
 	if err != nil {
 		return err

@@ -19,6 +19,7 @@ type Handover struct {
 	Agents   string `json:"agents"`   // the folder of AiAgent YAML
 	Address  string `json:"address"`  // of the public entry
 	Postgres string `json:"postgres"` // the superuser's connection string
+	Browser  string `json:"browser"`  // the program that shows the tour once the system is ready; empty: nobody asked for it
 }
 
 // Bin is the folder of the programs that were built.

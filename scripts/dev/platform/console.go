@@ -9,7 +9,7 @@ import (
 	"sync"
 	"time"
 
-	"tuluat.ai/harness/scripts/dev/handover"
+	"tuluat.ai/harness/scripts/internal/fake/phone"
 )
 
 // console is what a person sees. It says a thing once: while a fault lasts,
@@ -46,13 +46,23 @@ func (c *console) functionError(service, line string) {
 
 // ready says what there is, and ends with the one line that says the system can
 // be used.
-func (c *console) ready(url string, m model, played *messengers, management *api, h handover.Handover) {
+func (c *console) ready(s *system, url string, m model) {
+	h := s.handover
 	c.say(fmt.Sprintf("agents are read from %s; sandboxes have no network; logs are in %s", h.Agents, h.Logs()))
 	c.say(fmt.Sprintf("model: %s", m))
-	c.say(fmt.Sprintf("messengers: %s", played))
-	if management != nil {
-		c.say(fmt.Sprintf("management API: %s/api/v1, described at %s/docs; its token is in %s, which tuluat reads itself", url, url, management.tokenFile))
-		c.say(fmt.Sprintf("console: %s (opens once, without a token; later at %s/console/ with the token)", management.console(url), url))
+	c.say(fmt.Sprintf("messengers: %s", s.messengers))
+	if s.messengers.fakes.WhatsApp != "" {
+		c.say(fmt.Sprintf("a phone on WhatsApp: %s%s", s.messengers.fakes.WhatsApp, phone.Path))
+	}
+	if s.messengers.fakes.Telegram != "" {
+		c.say(fmt.Sprintf("a phone on Telegram: %s%s", s.messengers.fakes.Telegram, phone.Path))
+	}
+	if s.api != nil {
+		c.say(fmt.Sprintf("management API: %s/api/v1, described at %s/docs; its token is in %s, which tuluat reads itself", url, url, s.api.tokenFile))
+		c.say(fmt.Sprintf("console: %s (opens once, without a token; later at %s/console/ with the token)", s.api.console(url), url))
+	}
+	if s.guide != nil {
+		c.say(fmt.Sprintf("a tour of five minutes: %s/ (make dev ARGS=-open opens it)", s.guide.url()))
 	}
 	c.say(fmt.Sprintf("ready at %s. Try, in a second shell: echo 'run: uname -a' | go run ./scripts/tuluat chat python-coder", url))
 }

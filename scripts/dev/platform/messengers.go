@@ -51,6 +51,17 @@ type messenger struct {
 type server interface {
 	http.Handler
 	io.Closer
+	Lines() *person.Transcript
+}
+
+// lines is what stands in the chats of the fake as it is now; nil: there is none.
+func (m *messenger) lines() *person.Transcript {
+	m.mu.RLock()
+	defer m.mu.RUnlock()
+	if m.now == nil {
+		return nil
+	}
+	return m.now.Lines()
 }
 
 func (m *messenger) ServeHTTP(w http.ResponseWriter, r *http.Request) {
@@ -171,12 +182,12 @@ func (m *messengers) register(gateway string, all map[string][]channel) error {
 	var problems []error
 	if m.whatsapp != nil {
 		problems = append(problems, m.whatsapp.use(numbers, len(numbers) == 0, func() (server, error) {
-			return graph.New(graph.Options{Numbers: numbers, State: filepath.Join(m.state, "whatsapp.json"), Log: m.log})
+			return castWhatsApp(graph.New(graph.Options{Numbers: numbers, State: filepath.Join(m.state, "whatsapp.json"), Log: m.log}))
 		}))
 	}
 	if m.telegram != nil {
 		problems = append(problems, m.telegram.use(bots, len(bots) == 0, func() (server, error) {
-			return botapi.New(botapi.Options{Bots: bots, State: filepath.Join(m.state, "telegram.json"), Log: m.log})
+			return castTelegram(botapi.New(botapi.Options{Bots: bots, State: filepath.Join(m.state, "telegram.json"), Log: m.log}))
 		}))
 	}
 	if err := errors.Join(problems...); err != nil {

@@ -7,7 +7,6 @@ import (
 	"strings"
 	"testing"
 
-	"tuluat.ai/harness/scripts/dev/handover"
 	"tuluat.ai/harness/shared/harness"
 )
 
@@ -47,9 +46,9 @@ func TestMessengersFollowTheAgents(t *testing.T) {
 		t.Errorf("without agents %s", got)
 	}
 	var shown strings.Builder
-	(&console{out: &shown}).ready("http://gateway.test", model{standIn: true}, m, nil, handover.Handover{})
-	if strings.Count(shown.String(), m.urls.WhatsApp) != 1 || strings.Count(shown.String(), m.urls.Telegram) != 1 {
-		t.Errorf("ready names the messengers: %s", shown.String())
+	(&console{out: &shown}).ready(&system{messengers: m}, "http://gateway.test", model{standIn: true})
+	if strings.Count(shown.String(), m.urls.WhatsApp+"/phone/\n") != 1 || strings.Count(shown.String(), m.urls.Telegram+"/phone/\n") != 1 {
+		t.Errorf("ready names the phones: %s", shown.String())
 	}
 
 	number := channel{Type: harness.ChannelWhatsApp, Account: "100000000000001", spec: harness.ChannelSpec{
@@ -71,12 +70,15 @@ func TestMessengersFollowTheAgents(t *testing.T) {
 	if got := call(http.MethodGet, m.urls.Telegram+"/bot7000000001:AAA/getWebhookInfo", "", http.StatusOK); !strings.Contains(got, "http://gateway.test/api/v1/channels/telegram/webhook/a_bot") {
 		t.Errorf("webhook %s", got)
 	}
-	call(http.MethodPost, m.urls.WhatsApp+"/_fake/people", `{"phone":"15550001111","name":"Ada"}`, http.StatusOK)
+	if got := call(http.MethodGet, m.urls.WhatsApp+"/_fake/groups", "", http.StatusOK); !strings.Contains(got, "Weekend") {
+		t.Errorf("who opens a phone finds nobody to write as: %s", got)
+	}
+	call(http.MethodPost, m.urls.WhatsApp+"/_fake/people", `{"phone":"15550003333","name":"Cleo"}`, http.StatusOK)
 	register(number, number, second) // one twice: the second agent of a conflict
 	if got := call(http.MethodGet, m.urls.WhatsApp+"/_fake/accounts", "", http.StatusOK); !strings.Contains(got, "100000000000002") {
 		t.Errorf("accounts %s", got)
 	}
-	if got := call(http.MethodGet, m.urls.WhatsApp+"/_fake/people", "", http.StatusOK); !strings.Contains(got, "Ada") {
+	if got := call(http.MethodGet, m.urls.WhatsApp+"/_fake/people", "", http.StatusOK); !strings.Contains(got, "Cleo") {
 		t.Errorf("people %s", got)
 	}
 	call(http.MethodGet, m.urls.Telegram+"/_fake/accounts", "", http.StatusServiceUnavailable)

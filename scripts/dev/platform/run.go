@@ -85,6 +85,7 @@ func run(ctx context.Context, h handover.Handover) (err error) {
 		return err
 	}
 	defer func() { err = errors.Join(err, messengers.close()) }()
+	var lead *guide // known once the cluster knows its address
 	cluster, err := devcluster.New(devcluster.Options{
 		Manifest: set,
 		Binary:   func(importPath string) string { return filepath.Join(h.Bin(), path.Base(importPath)) },
@@ -98,11 +99,17 @@ func run(ctx context.Context, h handover.Handover) (err error) {
 			return env
 		},
 		AgentsDir: h.Agents, LogDir: h.Logs(), Log: log, OnError: c.functionError, Gateway: h.Address,
+		OnRequest: func(r *http.Request, status int) { lead.saw(r, status) },
 	})
 	if err != nil {
 		return err
 	}
-	system := &system{handover: h, cluster: cluster, channels: found, messengers: messengers, boxes: boxes, api: management}
+	if lead, err = serveTour(set, found, messengers, management, cluster.GatewayURL(), log); err != nil {
+		cluster.Close()
+		return err
+	}
+	defer func() { err = errors.Join(err, lead.close()) }()
+	system := &system{handover: h, cluster: cluster, channels: found, messengers: messengers, boxes: boxes, api: management, guide: lead}
 	return system.serve(ctx, model, c, log)
 }
 
@@ -114,6 +121,7 @@ type system struct {
 	messengers *messengers
 	boxes      *sandboxes
 	api        *api
+	guide      *guide
 }
 
 // serve runs the cluster, says ready, and cleans up behind it.
@@ -144,7 +152,8 @@ func (s *system) serve(ctx context.Context, model model, c *console, log *slog.L
 		if ctx.Err() != nil {
 			return
 		}
-		c.ready(s.cluster.GatewayURL(), model, s.messengers, s.api, s.handover)
+		c.ready(s, s.cluster.GatewayURL(), model)
+		s.guide.show(s.handover.Browser, log)
 		if err := s.cluster.Tick(ctx, "reaper"); err != nil && ctx.Err() == nil {
 			log.Warn("the first sweep failed", "err", err)
 		}
@@ -185,7 +194,7 @@ func (s *system) announce() error {
 	all, url := s.channels.all(), s.cluster.GatewayURL()
 	problem := s.messengers.register(url, all.others)
 	known := map[string]any{
-		"url": url, "agentsDir": s.handover.Agents, "webhooks": all.webhooks, "channels": all.others, "fakes": s.messengers.fakes, "apis": s.messengers.urls,
+		"url": url, "agentsDir": s.handover.Agents, "webhooks": all.webhooks, "channels": all.others, "fakes": s.messengers.fakes, "apis": s.messengers.urls, "tour": s.guide.url(),
 	}
 	if s.api != nil {
 		known["api"] = s.api.known(url)

@@ -47,8 +47,9 @@ type Options struct {
 	Processes    int           // per Service, as far as its max-scale allows; default 1
 
 	Faults    Faults
-	OnPublish func(cloudevents.Event) // every event a Broker took
-	OnDeliver func(Delivery)          // every delivery attempt, after its answer
+	OnPublish func(cloudevents.Event)  // every event a Broker took
+	OnDeliver func(Delivery)           // every delivery attempt, after its answer
+	OnRequest func(*http.Request, int) // every request of the public entry a function answers, when its answer begins, with its status
 }
 
 // Cluster is a running platform.

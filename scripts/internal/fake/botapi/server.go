@@ -19,6 +19,7 @@ import (
 	"time"
 
 	"tuluat.ai/harness/scripts/internal/fake/person"
+	"tuluat.ai/harness/scripts/internal/fake/phone"
 )
 
 // Bot is one bot.
@@ -59,10 +60,12 @@ type Sending struct {
 	Text   string // as the phone shows it
 }
 
-// Server is an http.Handler: the API, and /_fake/ to play the people.
+// Server is an http.Handler: the API, /_fake/ to play the people, and /phone/, a
+// page that does.
 type Server struct {
 	options Options
 	play    http.Handler // /_fake/
+	page    http.Handler // /phone/
 	clock   *person.Clock
 	lines   *person.Transcript
 	faults  person.Faults
@@ -146,6 +149,7 @@ func New(o Options) (*Server, error) {
 		return nil, fmt.Errorf("the state of the Telegram fake: %w", err)
 	}
 	s.play = person.Local(s.control())
+	s.page = phone.Handler(phone.Telegram, s.lines, s.clock, s.jobs.Context().Done())
 	for _, b := range s.bots {
 		if b.WebhookURL != "" {
 			if err := s.SetWebhook(b.Username, b.WebhookURL, b.Secret); err != nil {
@@ -181,6 +185,10 @@ func (s *Server) Settled(ctx context.Context) error { return s.jobs.Settled(ctx)
 func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	if strings.HasPrefix(r.URL.Path, "/_fake/") {
 		s.play.ServeHTTP(w, r)
+		return
+	}
+	if strings.HasPrefix(r.URL.Path, phone.Path) {
+		s.page.ServeHTTP(w, r)
 		return
 	}
 	if rest, ok := strings.CutPrefix(r.URL.Path, "/file/bot"); ok {
@@ -243,6 +251,9 @@ func (s *Server) bot(username string) (*bot, error) {
 	return nil, fmt.Errorf("there is no bot %q", username)
 }
 
+// Lines is what stands in all chats.
+func (s *Server) Lines() *person.Transcript { return s.lines }
+
 // Clock is the time the server goes by.
 func (s *Server) Clock() *person.Clock { return s.clock }
 
@@ -266,6 +277,13 @@ func (s *Server) SetLimits(on bool) {
 	defer s.mu.Unlock()
 	s.limits = on
 	clear(s.tats)
+}
+
+// Limits reports whether they are on.
+func (s *Server) Limits() bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.limits
 }
 
 // Counters returns what was counted; README.md says what.

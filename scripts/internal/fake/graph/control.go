@@ -46,6 +46,9 @@ func (s *Server) control() http.Handler {
 		s.ClearFaults()
 		w.WriteHeader(http.StatusNoContent)
 	})
+	mux.HandleFunc("GET /_fake/limits", func(w http.ResponseWriter, _ *http.Request) {
+		person.Answer(w, http.StatusOK, map[string]bool{"on": s.Limits()})
+	})
 	mux.HandleFunc("POST /_fake/limits", func(w http.ResponseWriter, r *http.Request) {
 		add(w, r, func(l struct{ On bool }) (struct{ On bool }, error) { s.SetLimits(l.On); return l, nil })
 	})

@@ -17,6 +17,7 @@ import (
 	"time"
 
 	"tuluat.ai/harness/scripts/internal/fake/person"
+	"tuluat.ai/harness/scripts/internal/fake/phone"
 )
 
 // Number is one business phone number.
@@ -68,11 +69,13 @@ type Sending struct {
 	Opaque string // biz_opaque_callback_data
 }
 
-// Server is an http.Handler: the API, and /_fake/ to play the people.
+// Server is an http.Handler: the API, /_fake/ to play the people, and /phone/, a
+// page that does.
 type Server struct {
 	options Options
 	mux     *http.ServeMux
 	play    http.Handler // /_fake/
+	page    http.Handler // /phone/
 	clock   *person.Clock
 	lines   *person.Transcript
 	faults  person.Faults
@@ -141,6 +144,7 @@ func New(o Options) (*Server, error) {
 		return nil, fmt.Errorf("the state of the WhatsApp fake: %w", err)
 	}
 	s.mux, s.play = s.routes(), person.Local(s.control())
+	s.page = phone.Handler(phone.WhatsApp, s.lines, s.clock, s.jobs.Context().Done())
 	if o.State != "" {
 		s.jobs.Beside(func(ctx context.Context) { person.Keep(ctx, o.Log, s.version, s.Save) })
 	}
@@ -163,6 +167,10 @@ func (s *Server) Settled(ctx context.Context) error { return s.jobs.Settled(ctx)
 func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	if strings.HasPrefix(r.URL.Path, "/_fake/") {
 		s.play.ServeHTTP(w, r)
+		return
+	}
+	if strings.HasPrefix(r.URL.Path, phone.Path) {
+		s.page.ServeHTTP(w, r)
 		return
 	}
 	s.mux.ServeHTTP(w, r)
@@ -259,6 +267,9 @@ func (s *Server) unknown(w http.ResponseWriter, r *http.Request) {
 	s.refuse(w, r, Number{}, nil, &apiError{Status: http.StatusBadRequest, Code: 2500, Type: "OAuthException", Message: "Unknown path components: " + r.URL.Path})
 }
 
+// Lines is what stands in all chats.
+func (s *Server) Lines() *person.Transcript { return s.lines }
+
 // Clock is the time the server goes by.
 func (s *Server) Clock() *person.Clock { return s.clock }
 
@@ -283,6 +294,13 @@ func (s *Server) SetLimits(on bool) {
 	s.limits = on
 	clear(s.tats)
 	clear(s.sent)
+}
+
+// Limits reports whether they are on.
+func (s *Server) Limits() bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.limits
 }
 
 // Counters returns what was counted; README.md says what.

@@ -44,6 +44,13 @@ func (c *Clock) Jump(d time.Duration) {
 	c.jumped = make(chan struct{})
 }
 
+// Jumped is closed at the next jump.
+func (c *Clock) Jumped() <-chan struct{} {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.jumped
+}
+
 // Sleep waits until the clock shows d more. It reports false when ctx ended first.
 func (c *Clock) Sleep(ctx context.Context, d time.Duration) bool {
 	for d > 0 {

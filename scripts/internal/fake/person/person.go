@@ -94,8 +94,14 @@ func (c *Calls) All() []Call {
 }
 
 // Local lets only requests through that were meant for this machine: a page
-// from elsewhere cannot drive the fakes, not even by a name that leads here.
+// from elsewhere cannot drive the fakes, not even by a name that leads here, and
+// none of this machine's other pages can post.
 func Local(h http.Handler) http.Handler {
+	sameOrigin := http.NewCrossOriginProtection()
+	sameOrigin.SetDenyHandler(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		Refuse(w, http.StatusForbidden, "the fakes take no orders from other pages")
+	}))
+	h = sameOrigin.Handler(h)
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		origin := r.Header.Get("Origin")
 		if u, err := url.Parse(origin); !loopback(r.Host) || origin != "" && (err != nil || !loopback(u.Host)) {

@@ -1,7 +1,9 @@
 package person
 
 import (
+	"cmp"
 	"context"
+	"slices"
 	"sync"
 	"time"
 )
@@ -227,6 +229,51 @@ func (t *Transcript) Wait(ctx context.Context, account, chat string, after int64
 			return lines, at
 		}
 	}
+}
+
+// Since returns what was added or changed after a place in all chats of account
+// and in those that have no account, in the order it was written, and the place
+// up to which that is all.
+func (t *Transcript) Since(account string, after int64) ([]Line, int64) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	all := []Line{}
+	for p := range t.chats {
+		if p.account == account || p.account == "" {
+			lines, _ := t.lines(p.account, p.chat, after)
+			all = append(all, lines...)
+		}
+	}
+	slices.SortFunc(all, func(a, b Line) int { return cmp.Compare(a.Seq, b.Seq) })
+	return all, t.seq
+}
+
+// Heads returns the newest line of each chat of account, and of those that have
+// no account, that was touched after a place. In no order.
+func (t *Transcript) Heads(account string, after int64) []Line {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if after > t.seq {
+		after = 0 // as in lines
+	}
+	heads := []Line{}
+	for p, lines := range t.chats {
+		if p.account != account && p.account != "" || len(lines) == 0 {
+			continue
+		}
+		if head := lines[len(lines)-1]; head.Changed > after {
+			heads = append(heads, *head)
+		}
+	}
+	return heads
+}
+
+// Changed is closed at the next change: of a line, or of who types. Taken before
+// a look, nothing is missed after it.
+func (t *Transcript) Changed() <-chan struct{} {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return t.changed
 }
 
 // Version is another number after every change.
