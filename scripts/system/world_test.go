@@ -6,12 +6,14 @@ import (
 	"context"
 	"fmt"
 	"log/slog"
+	"net/http"
 	"net/url"
 	"os"
 	"path"
 	"path/filepath"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"syscall"
 	"testing"
 	"time"
@@ -41,11 +43,15 @@ type plan struct {
 	onPublish    func(eventType string)
 	lease        time.Duration
 	betweenTicks time.Duration
-	ageing       time.Duration // how much older announcements get with every tick
-	people       *crowd        // who is on WhatsApp and Telegram; nil: nobody
-	script       *fake.Script  // of the model, before what it says by itself; nil: none
-	gated        bool          // the broker can be shut off
-	traces       string        // where spans go; empty: nowhere
+	ageing       time.Duration                                // how much older announcements get with every tick
+	people       *crowd                                       // who is on WhatsApp and Telegram; nil: nobody
+	script       *fake.Script                                 // of the model, before what it says by itself; nil: none
+	gated        bool                                         // the broker can be shut off
+	archived     bool                                         // old log entries go to a bucket
+	atModel      func(http.Handler) http.Handler              // what stands before the model; nil: nothing
+	program      func(name string) string                     // the program of a function; nil or empty: as it is built now
+	more         func(function string, env map[string]string) // of the environment of a function; nil: nothing
+	traces       string                                       // where spans go; empty: nowhere
 }
 
 // world is the whole system on this machine, with everything outside it played.
@@ -68,6 +74,8 @@ type world struct {
 	set      *manifest.Set
 	people   *messengers // nil: nobody is on WhatsApp and Telegram
 	gate     *gate       // nil: functions reach the broker themselves
+	bucket   *bucket     // nil: nothing is archived
+	still    atomic.Bool // nobody ticks
 
 	cluster *devcluster.Cluster
 	stop    func() // of the cluster and its ticks
@@ -106,6 +114,9 @@ func newWorld(t *testing.T, p plan) *world {
 	}
 	w.receiver = newReceiver(t, p.agents, p.seed, p.flaky)
 	w.startModel()
+	if p.archived {
+		w.bucket = newBucket(w)
+	}
 	w.must(writeAgents(w.agentsDir(), p.agents, w.receiver.url))
 	if p.gated {
 		w.gate = newGate(w)
@@ -248,8 +259,15 @@ func (w *world) start(bin string) {
 	log, err := os.OpenFile(filepath.Join(w.logDir(), "platform.log"), os.O_CREATE|os.O_WRONLY|os.O_APPEND, 0o600)
 	w.must(err)
 	w.cluster, err = devcluster.New(devcluster.Options{
-		Manifest:  w.set,
-		Binary:    func(importPath string) string { return filepath.Join(bin, path.Base(importPath)) },
+		Manifest: w.set,
+		Binary: func(importPath string) string {
+			if w.plan.program != nil {
+				if own := w.plan.program(path.Base(importPath)); own != "" {
+					return own
+				}
+			}
+			return filepath.Join(bin, path.Base(importPath))
+		},
 		Secret:    w.secret,
 		Env:       func(s *manifest.Service) map[string]string { return w.env(s, bin) },
 		AgentsDir: w.agentsDir(),
@@ -290,6 +308,9 @@ func (w *world) tick(ctx context.Context) {
 		case <-ctx.Done():
 			return
 		case <-ticker.C:
+			if w.still.Load() {
+				continue
+			}
 			w.age(ctx)
 			_ = w.cluster.Tick(ctx, reaper) // a killed sweep is one of the things that happen
 		}
@@ -398,6 +419,9 @@ func (w *world) env(s *manifest.Service, bin string) map[string]string {
 	if w.people != nil {
 		w.people.env(s.Function(), env)
 	}
+	if w.bucket != nil {
+		w.bucket.env(s.Function(), env)
+	}
 	switch s.Function() {
 	case "agent-step": // whose agents may be peers of each other, as ann
 		env["SECRETS"], env["REMOTE_ALLOW_PRIVATE"] = "environment", "true"
@@ -416,6 +440,9 @@ func (w *world) env(s *manifest.Service, bin string) map[string]string {
 		w.sandboxEnv(env, bin)
 	case "sandbox-exec":
 		w.sandboxEnv(env, bin)
+	}
+	if w.plan.more != nil {
+		w.plan.more(s.Function(), env)
 	}
 	return env
 }
