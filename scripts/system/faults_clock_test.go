@@ -4,9 +4,12 @@ package system_test
 
 import (
 	"encoding/json"
+	"flag"
+	"fmt"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -15,11 +18,14 @@ import (
 	"tuluat.ai/harness/scripts/internal/checkout"
 )
 
-// jumpingClock builds agent-step with a clock that can be another machine's: with
-// a package time whose Now adds what a variable says. The source of the function
-// is the same.
+var flagClock = flag.String("clock", "webhook-ingest", "the functions, by comma, that are built a second time, with a clock that can be another: all of what they link is compiled for it")
+
+// jumpingClock has functions whose clock can be another machine's: with a package
+// time whose Now adds what a variable says. The source of the function is the same.
 type jumpingClock struct {
-	binary string
+	functions []string
+	dir       string
+	built     chan error // one
 
 	mu sync.Mutex
 	by time.Duration
@@ -61,13 +67,31 @@ func ownNow() Time {`, 1)
 	must(os.WriteFile(filepath.Join(dir, "overlay.json"), overlay, 0o600))
 	home, err := checkout.Root()
 	must(err)
-	c := &jumpingClock{binary: filepath.Join(dir, "agent-step")}
-	build := exec.Command("go", "build", "-overlay", filepath.Join(dir, "overlay.json"), "-buildvcs=false", "-o", c.binary, "./functions/agent-step")
-	build.Dir, build.Env = home, append(os.Environ(), "CGO_ENABLED=0")
-	if out, err := build.CombinedOutput(); err != nil {
-		t.Fatalf("agent-step with another clock: %v\n%s", err, out)
+	c := &jumpingClock{functions: strings.Split(*flagClock, ","), dir: dir, built: make(chan error, 1)}
+	args := []string{"build", "-overlay", filepath.Join(dir, "overlay.json"), "-buildvcs=false", "-o", dir + "/"}
+	for _, name := range c.functions {
+		args = append(args, "./functions/"+name)
 	}
+	build := exec.CommandContext(t.Context(), "go", args...) // beside the first faults
+	build.Dir, build.Env = home, append(os.Environ(), "CGO_ENABLED=0")
+	go func() { // ends with the command, which the test's context ends
+		out, err := build.CombinedOutput()
+		if err != nil {
+			err = fmt.Errorf("go %s: %w\n%s", strings.Join(args, " "), err, out)
+		}
+		c.built <- err
+	}()
 	return c
+}
+
+// await returns when the functions are built.
+func (c *jumpingClock) await(t *testing.T) {
+	t.Helper()
+	err := <-c.built
+	c.built <- err
+	if err != nil {
+		t.Fatal(err)
+	}
 }
 
 func (c *jumpingClock) set(by time.Duration) {
@@ -80,16 +104,29 @@ func (c *jumpingClock) set(by time.Duration) {
 func (c *jumpingClock) program(name string) string {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if name != "agent-step" || c.by == 0 {
+	if !slices.Contains(c.functions, name) || c.by == 0 {
 		return ""
 	}
-	return c.binary
+	return filepath.Join(c.dir, name)
 }
 
-func (c *jumpingClock) env(function string, env map[string]string) {
+// env leaves the Services that hear the world alone: they would refuse signatures,
+// rightly.
+func (c *jumpingClock) env(service string, env map[string]string) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if function == "agent-step" && c.by != 0 {
+	if c.by != 0 && !strings.HasSuffix(service, "-ingest") {
 		env[jumpVariable] = c.by.String()
 	}
+}
+
+// services are those whose clock jumps.
+func (c *jumpingClock) services() (names []string) {
+	for _, name := range c.functions {
+		if strings.HasSuffix(name, "-ingest") {
+			name += "-events"
+		}
+		names = append(names, name)
+	}
+	return names
 }

@@ -555,18 +555,20 @@ func overflown(c *trial) {
 	c.what = fmt.Sprintf("%d entries moved", all)
 }
 
-// jumps has the clock of agent-step be another, and after some talk its own again.
+// jumps has clocks be others, and after some talk their own again.
 func (c *trial) jumps(by time.Duration) {
-	c.clock.set(by)
-	c.cluster.Renew("agent-step")
-	c.traffic()
-	c.phones(2)
-	c.awaitAll()
-	c.clock.set(0)
-	c.cluster.Renew("agent-step")
-	c.traffic()
-	c.awaitAll()
-	c.what = fmt.Sprintf("agent-step, %s and back", by)
+	c.clock.await(c.t)
+	services := c.clock.services()
+	for _, by := range []time.Duration{by, 0} {
+		c.clock.set(by)
+		for _, service := range services {
+			c.cluster.Renew(service)
+		}
+		c.traffic()
+		c.phones(2)
+		c.awaitAll()
+	}
+	c.what = fmt.Sprintf("%s: %s, and back", strings.Join(services, ", "), by)
 }
 
 // revise writes the agent anew.

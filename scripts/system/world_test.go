@@ -43,15 +43,15 @@ type plan struct {
 	onPublish    func(eventType string)
 	lease        time.Duration
 	betweenTicks time.Duration
-	ageing       time.Duration                                // how much older announcements get with every tick
-	people       *crowd                                       // who is on WhatsApp and Telegram; nil: nobody
-	script       *fake.Script                                 // of the model, before what it says by itself; nil: none
-	gated        bool                                         // the broker can be shut off
-	archived     bool                                         // old log entries go to a bucket
-	atModel      func(http.Handler) http.Handler              // what stands before the model; nil: nothing
-	program      func(name string) string                     // the program of a function; nil or empty: as it is built now
-	more         func(function string, env map[string]string) // of the environment of a function; nil: nothing
-	traces       string                                       // where spans go; empty: nowhere
+	ageing       time.Duration                               // how much older announcements get with every tick
+	people       *crowd                                      // who is on WhatsApp and Telegram; nil: nobody
+	script       *fake.Script                                // of the model, before what it says by itself; nil: none
+	gated        bool                                        // the broker can be shut off
+	archived     bool                                        // old log entries go to a bucket
+	atModel      func(http.Handler) http.Handler             // what stands before the model; nil: nothing
+	program      func(name string) string                    // the program of a function; nil or empty: as it is built now
+	more         func(service string, env map[string]string) // of the environment of a Service; nil: nothing
+	traces       string                                      // where spans go; empty: nowhere
 }
 
 // world is the whole system on this machine, with everything outside it played.
@@ -442,7 +442,7 @@ func (w *world) env(s *manifest.Service, bin string) map[string]string {
 		w.sandboxEnv(env, bin)
 	}
 	if w.plan.more != nil {
-		w.plan.more(s.Function(), env)
+		w.plan.more(s.Name, env)
 	}
 	return env
 }
