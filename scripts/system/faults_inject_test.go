@@ -210,8 +210,7 @@ func unticked(c *trial) {
 		return n >= len(c.chats), fmt.Sprint(n)
 	})
 	c.backdate(3 * time.Hour)
-	c.gate.set(gateOpen)
-	c.still.Store(false)
+	c.heal()
 	c.talking.Wait()
 	c.what = fmt.Sprintf("%d messages, every row 3 hours older", messages)
 }
@@ -250,7 +249,7 @@ func tickedAtOnce(c *trial) {
 		}
 		ticking.Wait()
 	}
-	c.gate.set(gateOpen)
+	c.heal()
 	c.awaitAll()
 	c.what = fmt.Sprintf("%d times %d", rounds, beside)
 }
@@ -279,8 +278,7 @@ func (c *trial) crashes(service, statement string) {
 	began := time.Now()
 	c.must(c.crashDatabase())
 	c.what = fmt.Sprintf("back after %s", time.Since(began).Round(100*time.Millisecond))
-	c.gate.set(gateOpen)
-	c.wires.set(nil)
+	c.heal()
 	c.awaitAll()
 }
 
@@ -295,6 +293,7 @@ func cutConnections(c *trial) {
 			n++
 		}
 	}
+	c.heal()
 	c.awaitAll()
 	c.what = fmt.Sprintf("%d times over %d Services", n/len(c.proxies), len(c.proxies))
 }
@@ -500,8 +499,7 @@ func (c *trial) archives(how mood, times, ticks int) {
 		c.lost += len(c.old) - waiting
 		c.detail("%d entries are in PostgreSQL while the bucket is down, want %d", waiting, len(c.old))
 	}
-	c.bucket.set(moodWell, 0)
-	c.still.Store(false)
+	c.heal()
 	c.awaitAll()
 }
 

@@ -171,15 +171,17 @@ func (s *Store) DeleteOldReports(ctx context.Context, keep time.Duration, limit 
 		SELECT sweep_report_id FROM sweep_reports WHERE completed_at < now() - $1::interval ORDER BY sweep_report_id LIMIT $2)`, keep, limit)
 }
 
-// DeleteMootAnnouncements deletes up to limit outbox rows, older than ten
-// minutes, of which nothing can come: their session ended or has nothing to do,
-// their execution ended, their replies or signals are sent, or nobody knew their subject for
-// a day. A
-// claim deletes the announcements it sees; one that is committed at that very
-// moment is left behind, and nobody would claim again because of it.
+// DeleteMootAnnouncements looks at the limit outbox rows that are due first and
+// deletes those, older than ten minutes, of which nothing can come: their session
+// ended or has nothing to do, their execution ended, their replies or signals are
+// sent, or nobody knew their subject for a day. It returns how many. Every row
+// falls due at least every ten minutes, so that each is looked at, and never more
+// of them at a time. A claim deletes the announcements it sees; one that is
+// committed at that very moment is left behind, and nobody would claim again
+// because of it.
 func (s *Store) DeleteMootAnnouncements(ctx context.Context, limit int) (int, error) {
-	return s.count(ctx, `DELETE FROM outbox WHERE event_id IN (
-		SELECT o.event_id FROM outbox o
+	return s.count(ctx, `DELETE FROM outbox WHERE event_id = ANY (ARRAY(
+		SELECT o.event_id FROM (SELECT event_id, subject, created_at FROM outbox WHERE due_at <= now() ORDER BY due_at LIMIT $1) o
 		LEFT JOIN sessions s ON s.session_id = o.subject LEFT JOIN executions e ON e.execution_id = o.subject LEFT JOIN messages m ON m.message_id = o.subject
 		LEFT JOIN temporal_signals g ON g.temporal_signal_id = o.subject
 		WHERE o.created_at < now() - interval '10 minutes' AND CASE
@@ -187,8 +189,7 @@ func (s *Store) DeleteMootAnnouncements(ctx context.Context, limit int) (int, er
 			WHEN e.execution_id IS NOT NULL THEN e.ended_at IS NOT NULL
 			WHEN m.message_id IS NOT NULL THEN NOT EXISTS (SELECT 1 FROM replies r WHERE r.message_id = m.message_id AND `+replyOpen("r")+`)
 			WHEN g.temporal_signal_id IS NOT NULL THEN g.state <> 'PENDING'
-			ELSE o.created_at < now() - interval '1 day' END
-		ORDER BY o.created_at LIMIT $1)`, limit)
+			ELSE o.created_at < now() - interval '1 day' END))`, limit)
 }
 
 func (s *Store) count(ctx context.Context, sql string, args ...any) (int, error) {
