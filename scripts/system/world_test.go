@@ -50,6 +50,7 @@ type plan struct {
 	archived     bool                                        // old log entries go to a bucket
 	atModel      func(http.Handler) http.Handler             // what stands before the model; nil: nothing
 	program      func(name string) string                    // the program of a function; nil or empty: as it is built now
+	migrate      func(ctx context.Context, dsn string) error // makes the schema; nil: the newest
 	more         func(service string, env map[string]string) // of the environment of a Service; nil: nothing
 	traces       string                                      // where spans go; empty: nowhere
 }
@@ -197,9 +198,17 @@ func (w *world) startDatabase() {
 	_, err = admin.Exec(ctx, "CREATE DATABASE "+database)
 	admin.Close()
 	w.must(err)
-	w.must(schema.Migrate(ctx, harness.Secret(w.dsn), slog.New(slog.DiscardHandler)))
+	if w.plan.migrate == nil {
+		w.plan.migrate = migrate
+	}
+	w.must(w.plan.migrate(ctx, w.dsn))
 	w.db = w.pool(database)
 	w.t.Cleanup(w.db.Close)
+}
+
+// migrate brings a database to the newest schema.
+func migrate(ctx context.Context, dsn string) error {
+	return schema.Migrate(ctx, harness.Secret(dsn), slog.New(slog.DiscardHandler))
 }
 
 func (w *world) pool(name string) *pgxpool.Pool {
