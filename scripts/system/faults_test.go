@@ -429,8 +429,12 @@ func (m *matrix) print() {
 	}
 }
 
+// halfMadeSQL makes sandboxes older that were left half made or half removed.
+const halfMadeSQL = `UPDATE sandboxes s SET updated_at = updated_at - interval '5 seconds' WHERE state IN ('CREATING', 'TERMINATING')
+	AND NOT EXISTS (SELECT 1 FROM executions e WHERE e.session_id = s.session_id AND e.lease_owner IS NOT NULL)`
+
 // buryAll ends the leases that dead processes leave, which the system would wait
-// for, until ctx ends.
+// for, and makes what they left half done older, until ctx ends.
 func (w *world) buryAll(ctx context.Context) {
 	seen := map[string]bool{}
 	ticker := time.NewTicker(200 * time.Millisecond)
@@ -468,6 +472,9 @@ func (w *world) buryAll(ctx context.Context) {
 			}
 		}
 		seen = now
+		if !w.still.Load() {
+			_, _ = w.db.Exec(ctx, halfMadeSQL) // else at the next look
+		}
 	}
 }
 
