@@ -98,7 +98,7 @@ func swept(ctx context.Context, pg *localpg.Server, o options) (err error) {
 		return err
 	}
 	defer func() { err = errors.Join(err, os.RemoveAll(sandboxes)) }()
-	if err := makeObjects(sandboxes); err != nil {
+	if err := errors.Join(os.Chmod(sandboxes, 0o711), makeObjects(sandboxes)); err != nil {
 		return err
 	}
 	broker, heard, stop, err := serveBroker()

@@ -75,6 +75,7 @@ func TestFaults(t *testing.T) {
 	burying.Go(func() { m.buryAll(ctx) })
 	defer burying.Wait()
 	defer cancel()
+	defer m.print() // also of those before one that ends the test
 	for i, f := range all {
 		m.try(i, f)
 	}
@@ -83,7 +84,6 @@ func TestFaults(t *testing.T) {
 	}
 	m.stop()
 	m.assertNothingRemains()
-	m.print()
 	if *flagFault == "" && len(m.rows) < 25 {
 		t.Errorf("%d faults, want 25 at least", len(m.rows))
 	}

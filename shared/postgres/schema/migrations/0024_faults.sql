@@ -30,7 +30,8 @@ BEGIN
     runs := COALESCE(runs, '{}');
     talks := COALESCE(talks, '{}');
     DELETE FROM outbox; -- what is due is announced again
-    UPDATE replies SET state = 'UNKNOWN', reason = why, due_at = now(), lease_owner = NULL, lease_until = NULL WHERE state = 'PLANNED';
+    UPDATE replies SET state = 'UNKNOWN', reason = why, due_at = now(), lease_owner = NULL, lease_until = NULL
+        WHERE state = 'PLANNED' AND text <> told; -- which an earlier call has planned
     GET DIAGNOSTICS n = ROW_COUNT;
     what := 'replies'; RETURN NEXT;
 
