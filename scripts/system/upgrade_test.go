@@ -19,9 +19,12 @@ import (
 	"tuluat.ai/harness/scripts/internal/checkout"
 )
 
-var flagFrom = flag.String("from", "", "the commit whose functions are upgraded and rolled back to; empty: the newest whose schema is older than this one")
+var flagFrom = flag.String("from", "", "the commit whose functions are upgraded and rolled back to; empty: the newest that lacks the last three migrations")
 
-const migrationsDir = "shared/postgres/schema/migrations"
+const (
+	migrationsDir = "shared/postgres/schema/migrations"
+	migrationsOff = 3 // that the older release does not know
+)
 
 // release is the functions of a commit of this repository.
 type release struct {
@@ -40,15 +43,16 @@ func git(t *testing.T, home string, args ...string) string {
 	return strings.TrimSpace(string(out))
 }
 
-// olderCommit is the newest commit that has not the newest migration.
+// olderCommit is the newest commit that lacks the last migrations.
 func olderCommit(t *testing.T, home string) string {
 	t.Helper()
 	files, err := filepath.Glob(filepath.Join(home, migrationsDir, "*.sql"))
-	if err != nil || len(files) == 0 {
-		t.Fatalf("no migrations: %v", err)
+	if err != nil || len(files) < migrationsOff {
+		t.Fatalf("%d migrations: %v", len(files), err)
 	}
-	newest := path.Join(migrationsDir, filepath.Base(slices.Max(files)))
-	added := git(t, home, "log", "-1", "--diff-filter=A", "--format=%H", "--", newest)
+	slices.Sort(files)
+	first := path.Join(migrationsDir, filepath.Base(files[len(files)-migrationsOff]))
+	added := git(t, home, "log", "-1", "--diff-filter=A", "--format=%H", "--", first)
 	if added == "" {
 		return git(t, home, "rev-parse", "HEAD") // it is not committed yet
 	}
@@ -56,7 +60,7 @@ func olderCommit(t *testing.T, home string) string {
 	cmd.Dir = home
 	out, err := cmd.Output()
 	if err != nil {
-		t.Fatalf("the checkout does not reach back to before %s was added in %.12s: run git fetch --unshallow, or name a commit that it has by -from", newest, added)
+		t.Fatalf("the checkout does not reach back to before %s was added in %.12s: run git fetch --unshallow, or name a commit that it has by -from", first, added)
 	}
 	return strings.TrimSpace(string(out))
 }
