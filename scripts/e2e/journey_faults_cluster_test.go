@@ -20,8 +20,10 @@ import (
 
 // faultMatrix is the table of the faults of a cluster.
 type faultMatrix struct {
+	counting sync.WaitGroup // what settles while the next fault is there
+
 	mu   sync.Mutex
-	rows []faultRow
+	rows []*faultRow
 }
 
 type faultRow struct {
@@ -31,21 +33,19 @@ type faultRow struct {
 	state                 string // what is left
 }
 
-// try has one fault come and go in a chat of its own, and counts.
+// try has one fault come and go in a chat of its own. What it leaves is counted
+// while the next ones are there: a sandbox that serves on ends in its own time.
 func (m *faultMatrix) try(t *testing.T, s *system, h *hook, f clusterFault) {
 	own := h.in(strings.ReplaceAll(strings.ToLower(f.name), " ", "-"))
 	defer func() { // also of a fault whose own assertions failed
 		if t.Skipped() {
 			return
 		}
-		row := s.countFault(context.WithoutCancel(t.Context()), own, f.name)
+		row := &faultRow{name: f.name}
 		m.mu.Lock()
 		m.rows = append(m.rows, row)
 		m.mu.Unlock()
-		t.Logf("settled after %s: leaked %d, lost %d, doubled %d", short(row.took), row.leaked, row.lost, row.doubled)
-		if row.leaked+row.lost+row.doubled > 0 {
-			t.Errorf("leaked %d, lost %d, doubled %d: %s", row.leaked, row.lost, row.doubled, row.state)
-		}
+		m.counting.Go(func() { s.countFault(context.WithoutCancel(t.Context()), own, row) })
 	}()
 	f.run(t, s, own)
 }
@@ -72,27 +72,24 @@ SELECT (SELECT COALESCE(sum(n - 1), 0) FROM (SELECT count(*) AS n FROM messages 
 		AND position('starts: 1' IN convert_from(o.data, 'UTF8')) = 0)`
 )
 
-// countFault waits until nothing of a fault is left to do and counts.
-func (s *system) countFault(ctx context.Context, h *hook, name string) faultRow {
-	ctx, cancel := context.WithTimeout(ctx, patience+time.Minute)
-	defer cancel()
-	row, began := faultRow{name: name}, time.Now()
-	row.state, _ = eventually(ctx, patience, func(ctx context.Context) (bool, string) {
+// countFault waits until nothing of a fault is left to do and counts. Whoever
+// cannot look must not say that nothing is there.
+func (s *system) countFault(ctx context.Context, h *hook, row *faultRow) {
+	began := time.Now()
+	row.leaked, row.lost, row.doubled = 1, 1, 1
+	row.state, _ = eventually(ctx, 2*patience, func(ctx context.Context) (bool, string) {
 		left, n, err := s.leftOf(ctx, h)
 		if err != nil {
-			row.leaked = 1 // whoever cannot look must not say that nothing is there
 			return false, err.Error()
 		}
-		row.leaked = n
+		var lost, doubled int
+		if err := s.rows.QueryRow(ctx, `SELECT (`+lostSQL+`), (`+doubledSQL+`)`, h.name, h.chat).Scan(&lost, &doubled); err != nil {
+			return false, err.Error()
+		}
+		row.leaked, row.lost, row.doubled = n, lost, doubled
 		return n == 0, left
 	})
 	row.took = time.Since(began)
-	for sql, into := range map[string]*int{lostSQL: &row.lost, doubledSQL: &row.doubled} {
-		if err := s.rows.QueryRow(ctx, sql, h.name, h.chat).Scan(into); err != nil {
-			*into, row.state = 1, err.Error()
-		}
-	}
-	return row
 }
 
 // leftOf is what there is to do for the chats of a fault, and which of their Pods
@@ -134,10 +131,9 @@ func (s *system) leftOf(ctx context.Context, h *hook) (string, int, error) {
 	return strings.Join(left, ", "), total, nil
 }
 
-// print prints the table.
+// print prints the table once all is counted, and fails where a figure is not 0.
 func (m *faultMatrix) print(t *testing.T, s *system) {
-	m.mu.Lock()
-	defer m.mu.Unlock()
+	m.counting.Wait()
 	var b strings.Builder
 	table := tabwriter.NewWriter(&b, 0, 0, 2, ' ', 0)
 	fmt.Fprintln(table, "  fault\tseconds to settle\tleaked\tlost\tdoubled")
@@ -145,6 +141,9 @@ func (m *faultMatrix) print(t *testing.T, s *system) {
 	for _, r := range m.rows {
 		fmt.Fprintf(table, "  %s\t%.0f\t%d\t%d\t%d\n", r.name, r.took.Seconds(), r.leaked, r.lost, r.doubled)
 		sum.leaked, sum.lost, sum.doubled = sum.leaked+r.leaked, sum.lost+r.lost, sum.doubled+r.doubled
+		if r.leaked+r.lost+r.doubled > 0 {
+			t.Errorf("%s: leaked %d, lost %d, doubled %d: %s", r.name, r.leaked, r.lost, r.doubled, r.state)
+		}
 	}
 	fmt.Fprintf(table, "  %d faults\t\t%d\t%d\t%d\n", len(m.rows), sum.leaked, sum.lost, sum.doubled)
 	_ = table.Flush() // to memory
