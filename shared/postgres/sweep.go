@@ -80,21 +80,26 @@ func (s *Store) ReportSweep(ctx context.Context, c SweepClaim, took time.Duratio
 // statement when there is nothing to do.
 const announceSession = "interval '20 seconds'"
 
-// SessionsUnheard returns wakes of up to limit sessions that are due, or whose
-// claim ran out, and that nobody has claimed in time, and marks them announced:
+// SessionsUnheard returns wakes of up to limit sessions that are due, and of as many
+// whose claim ran out, that nobody has claimed in time, and marks them announced:
 // concurrent callers get different ones. Attempts is at least 3 when an earlier
 // wake by this method led to no claim. The conditions are those of ClaimSession,
 // checked on the locked row, so that a session somebody finishes meanwhile is
 // left alone.
 func (s *Store) SessionsUnheard(ctx context.Context, limit int) ([]Unheard, error) {
+	// Each half walks its own index from the oldest on: a backlog of either costs a
+	// batch no more than what was announced of it just before.
+	const of = `SELECT session_id, COALESCE(announced_token = lease_token, false) AS unheard FROM sessions
+			WHERE state NOT IN ('COMPLETED', 'CANCELLED') AND (lease_until IS NULL OR lease_until < now()) AND (retry_at IS NULL OR retry_at <= now())
+			  AND (announced_at IS NULL OR announced_at < now() - ` + announceSession + `) AND `
 	rows, err := s.pool.Query(ctx, `
+		WITH due AS (`+of+`lease_owner IS NULL AND due_at <= now() AND (retry_at IS NOT NULL OR due_at < now() - `+announceSession+`) AND NOT `+heldSQL("sessions")+`
+			ORDER BY due_at LIMIT $1 FOR UPDATE SKIP LOCKED
+		), dead AS (`+of+`lease_owner IS NOT NULL AND NOT `+heldSQL("sessions")+`
+			ORDER BY lease_until LIMIT $1 FOR UPDATE SKIP LOCKED
+		)
 		UPDATE sessions s SET announced_at = now(), announced_token = s.lease_token
-		FROM (SELECT session_id, COALESCE(announced_token = lease_token, false) AS unheard FROM sessions
-			WHERE state NOT IN ('COMPLETED', 'CANCELLED') AND (due_at <= now() OR lease_owner IS NOT NULL)
-			  AND (lease_until IS NULL OR lease_until < now()) AND (retry_at IS NULL OR retry_at <= now())
-			  AND (lease_owner IS NOT NULL OR retry_at IS NOT NULL OR due_at < now() - `+announceSession+`)
-			  AND (announced_at IS NULL OR announced_at < now() - `+announceSession+`) AND NOT `+heldSQL("sessions")+`
-			ORDER BY COALESCE(due_at, lease_until) LIMIT $1 FOR UPDATE SKIP LOCKED) due
+		FROM (SELECT * FROM due UNION ALL SELECT * FROM dead) due
 		WHERE s.session_id = due.session_id
 		RETURNING s.session_id, s.agent_name, s.channel, s.traceparent, s.lease_token, due.unheard`, limit)
 	if err != nil {
