@@ -91,8 +91,10 @@ func (c *trial) talkOf(service string) func() {
 		round := 0
 		return func() {
 			round++
+			before := c.revision()
 			c.revise(fmt.Sprintf("round %d", round))
 			c.speak(c.agents[0], "note")
+			c.await(time.Minute, "there is a new revision", func() (bool, string) { return c.revision() > before, "" })
 		}
 	case service == "dead-letter":
 		round := 0
@@ -576,10 +578,13 @@ func (c *trial) revise(description string) {
 	c.must(os.WriteFile(filepath.Join(c.agentsDir(), a.name+".yaml"), []byte(strings.Replace(text, "Runs what the test says.", description, 1)), 0o644))
 }
 
+func (c *trial) revision() int {
+	return c.number(`SELECT revision FROM agents WHERE agent_name = $1`, c.agents[0].name)
+}
+
 func revised(c *trial) {
 	a := c.agents[0]
-	revision := func() int { return c.number(`SELECT revision FROM agents WHERE agent_name = $1`, a.name) }
-	before := revision()
+	before := c.revision()
 	c.speak(a, "sleep 3", "note")
 	var begun atomic.Bool
 	c.await(time.Minute, "the command runs", func() (bool, string) {
@@ -588,7 +593,7 @@ func revised(c *trial) {
 		return n > 0, ""
 	})
 	c.revise("Is another one now.")
-	c.await(time.Minute, "there is a new revision", func() (bool, string) { return revision() > before, fmt.Sprint(revision()) })
+	c.await(time.Minute, "there is a new revision", func() (bool, string) { return c.revision() > before, fmt.Sprint(c.revision()) })
 	_, refused := c.db.Exec(c.ctx, `DELETE FROM agent_revisions WHERE agent_name = $1 AND revision <= $2`, a.name, before)
 	c.must(os.Remove(filepath.Join(c.agentsDir(), a.name+".yaml")))
 	c.await(time.Minute, "the agent is gone", func() (bool, string) {
