@@ -509,6 +509,10 @@ func (c *trial) archives(how mood, times, ticks int) {
 // unpartitioned: nobody made the table of today, and what is said today is kept.
 func unpartitioned(c *trial) {
 	c.still.Store(true)
+	c.await(time.Minute, "nobody sweeps", func() (bool, string) {
+		n := c.number(`SELECT count(*) FROM sweeps WHERE lease_owner IS NOT NULL`)
+		return n == 0, ""
+	})
 	day := time.Now().UTC().Format("20060102")
 	before := c.logged()
 	for _, sql := range []string{
@@ -533,6 +537,9 @@ func unpartitioned(c *trial) {
 		c.detail("%d log entries before, %d without the table, %d after", before, meanwhile, after)
 	}
 	c.what = fmt.Sprintf("%d entries waited", waiting)
+	if waiting == 0 {
+		c.detail("no entry was written without the table")
+	}
 }
 
 // logged is how many log entries there are.
