@@ -52,17 +52,15 @@ func olderCommit(t *testing.T, home string) string {
 	}
 	slices.Sort(files)
 	first := path.Join(migrationsDir, filepath.Base(files[len(files)-migrationsOff]))
-	added := git(t, home, "log", "-1", "--diff-filter=A", "--format=%H", "--", first)
-	if added == "" {
-		return git(t, home, "rev-parse", "HEAD") // it is not committed yet
+	for commit := range strings.FieldsSeq(git(t, home, "rev-list", "--first-parent", "HEAD")) {
+		has := exec.Command("git", "cat-file", "-e", commit+":"+first)
+		has.Dir = home
+		if has.Run() != nil {
+			return commit
+		}
 	}
-	cmd := exec.Command("git", "rev-parse", "--verify", "--quiet", added+"^")
-	cmd.Dir = home
-	out, err := cmd.Output()
-	if err != nil {
-		t.Fatalf("the checkout does not reach back to before %s was added in %.12s: run git fetch --unshallow, or name a commit that it has by -from", first, added)
-	}
-	return strings.TrimSpace(string(out))
+	t.Fatalf("the checkout does not reach back to before %s was added: run git fetch --unshallow, or name a commit that it has by -from", first)
+	return ""
 }
 
 // olderRelease checks a commit out beside this one and builds its functions, its
