@@ -11,14 +11,11 @@ import (
 	"path/filepath"
 	"slices"
 	"strconv"
-	"strings"
 	"time"
 
 	"github.com/jackc/pgx/v5"
 	"github.com/johannesboyne/gofakes3"
 	"github.com/johannesboyne/gofakes3/backend/s3bolt"
-
-	"tuluat.ai/harness/shared/event"
 )
 
 const (
@@ -102,19 +99,8 @@ func sweepAll(ctx context.Context, conn *pgx.Conn, sweep *process) error {
 	began := time.Now()
 	fmt.Printf("%-6s %12s %12s %14s\n", "pass", "in archive", "entries/s", "peak memory")
 	for n := 1; ; n++ {
-		request, err := http.NewRequestWithContext(ctx, http.MethodPost, sweep.url+"/events", strings.NewReader("{}"))
-		if err != nil {
+		if err := sweep.tick(ctx, n); err != nil {
 			return err
-		}
-		for name, value := range map[string]string{"Ce-Id": fmt.Sprint("tick-", n), "Ce-Type": string(event.Ping), "Ce-Source": "/benchdata", "Ce-Specversion": "1.0", "Content-Type": "application/json"} {
-			request.Header.Set(name, value)
-		}
-		response, err := http.DefaultClient.Do(request)
-		if err != nil {
-			return err
-		}
-		if err := response.Body.Close(); err != nil || response.StatusCode != http.StatusAccepted {
-			return fmt.Errorf("the sweep answers %s: %w", response.Status, err)
 		}
 		var findings map[string]struct {
 			Found  int    `json:"found"`

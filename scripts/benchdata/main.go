@@ -5,7 +5,8 @@
 // turn and a log entry, and what the function itself holds while all lists are
 // read. It fails when a list's p99 is over its target, or the function grows. With
 // -archive it measures the archive of the log instead: how fast the sweep fills
-// it, in what memory, and lists that read both.
+// it, in what memory, and lists that read both. With -sweep it measures passes of
+// the sweep over a backlog that no pass can do whole, in a database of its own.
 package main
 
 import (
@@ -38,6 +39,7 @@ type options struct {
 	rounds   int           // over all lists, in which the function may not grow
 	busy     bool          // judge by the server's time on the CPU
 	archive  bool          // measure the archive of logs, and nothing else
+	sweep    bool          // measure a pass of the sweep, and nothing else
 	dir      string        // kept, and used again; empty: made and removed
 }
 
@@ -52,6 +54,7 @@ func main() {
 	flag.IntVar(&o.rounds, "rounds", 5, "rounds over every list in which the function's memory is measured")
 	flag.BoolVar(&o.busy, "busy", false, "the machine does other things meanwhile: judge by the server's time on the CPU")
 	flag.BoolVar(&o.archive, "archive", false, "archive the log entries that are older than three days by the sweep, measure that and lists over both, and nothing else; a kept database has fewer rows afterwards")
+	flag.BoolVar(&o.sweep, "sweep", false, "measure a pass of the sweep over 5,000 sandboxes, 100,000 sessions and 1,000,000 announcements, in a database of its own, and nothing else")
 	flag.StringVar(&o.dir, "dir", "", "where the server's folder is kept, with its rows, for another run")
 	flag.Parse()
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
@@ -82,6 +85,9 @@ func run(ctx context.Context, o options) (err error) {
 		return err
 	}
 	defer func() { err = errors.Join(err, pg.Stop()) }()
+	if o.sweep {
+		return swept(ctx, pg, o)
+	}
 	if err := prepare(ctx, pg, o); err != nil {
 		return err
 	}

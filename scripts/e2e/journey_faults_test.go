@@ -16,8 +16,16 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 )
 
-// journeyFaults breaks things under running commands. Each must end with the
-// outcome that is true, told in its chat; journeyRest looks for what is left.
+// clusterFault is one thing that goes wrong on a cluster.
+type clusterFault struct {
+	name string
+	run  func(*testing.T, *system, *hook)
+}
+
+// journeyFaults breaks things under running commands and turns. Each command must
+// end with the outcome that is true, told in its chat, and behind each fault
+// nothing may be leaked, lost or doubled: a table says so. What only a machine has
+// (crashes between any two writes, clocks, S3) is in the table of make system.
 func journeyFaults(t *testing.T, s *system) {
 	ctx := t.Context()
 	h, err := s.makeHook(ctx, "faults", sandboxBlock, "")
@@ -26,31 +34,43 @@ func journeyFaults(t *testing.T, s *system) {
 	if _, err := h.ask(ctx, patience, "run: echo begun"); err != nil {
 		t.Fatal(err)
 	}
+	m := &faultMatrix{}
+	defer m.print(t, s)
 	t.Run("within the sandbox", func(t *testing.T) {
-		for _, f := range []struct {
-			name string
-			run  func(*testing.T, *system, *hook)
-		}{
+		for _, f := range []clusterFault{
 			{"Pod deleted", faultPodDeleted},
+			{"Pod evicted by the API", faultEvicted},
 			{"out of memory", faultMemory},
 			{"disk full", faultDisk},
+			{"Pod held by a finalizer", faultFinalizer},
+			{"image that never comes", faultImage},
 		} {
 			t.Run(f.name, func(t *testing.T) {
 				t.Parallel()
-				f.run(t, s, h.in(strings.ReplaceAll(f.name, " ", "-")))
+				m.try(t, s, h, f)
 			})
 		}
 	})
-	t.Run("function killed", func(t *testing.T) { faultFunctionKilled(t, s, h.in("killed")) })
-	t.Run("kubelet restarted", func(t *testing.T) {
-		faultRestart(t, s, h.in("kubelet"), s.settings.restartKubelet, "E2E_RESTART_KUBELET")
-	})
-	t.Run("API server restarted", func(t *testing.T) {
-		faultRestart(t, s, h.in("apiserver"), s.settings.restartAPIServer, "E2E_RESTART_APISERVER")
-	})
-	t.Run("quota exhausted", func(t *testing.T) { faultQuota(t, s, h.in("quota")) })
-	t.Run("nobody sweeps", func(t *testing.T) { faultNoSweep(t, s, h.in("unswept")) })
-	t.Run("namespace terminating", func(t *testing.T) { faultNamespace(t, s, h) })
+	for _, f := range []clusterFault{
+		{"function killed under a command", faultFunctionKilled},
+		{"functions killed in turns", faultTurnsKilled},
+		{"revision deleted while it serves", faultRevision},
+		{"two ticks at once", faultTicks},
+		{"broker restarted", faultBroker},
+		{"PostgreSQL crashes", faultPostgres},
+		{"kubelet restarted", func(t *testing.T, s *system, h *hook) {
+			faultRestart(t, s, h, s.settings.restartKubelet, "E2E_RESTART_KUBELET")
+		}},
+		{"API server restarted", func(t *testing.T, s *system, h *hook) {
+			faultRestart(t, s, h, s.settings.restartAPIServer, "E2E_RESTART_APISERVER")
+		}},
+		{"node closed and drained of sandboxes", faultDrained},
+		{"quota exhausted", faultQuota},
+		{"nobody sweeps", faultNoSweep},
+		{"namespace terminating", faultNamespace},
+	} {
+		t.Run(f.name, func(t *testing.T) { m.try(t, s, h, f) })
+	}
 }
 
 // ended waits for the end of a command and checks its state and that its chat
@@ -223,7 +243,7 @@ func faultNoSweep(t *testing.T, s *system, h *hook) {
 // in it and another is asked for.
 func faultNamespace(t *testing.T, s *system, h *hook) {
 	ctx := t.Context()
-	one, two := h.in("namespace"), h.in("namespace-later")
+	one, two := h.in(h.chat+"/one"), h.in(h.chat+"/two")
 	_, message := one.begin(t, "namespace-removed", "sleep 100")
 	// Something holds the namespace, so that it stays in its last state.
 	maps := s.cluster.client.CoreV1().ConfigMaps(s.sandboxes())

@@ -7,6 +7,8 @@
 //	make system
 //	make system ARGS='-run=Chaos -messages=40 -sessions=4 -kills=5 -seed=7'
 //	make system ARGS='-run=TestApprovals$$ -approvals=50 -approvalkills=15 -seed=7'
+//	make system ARGS='-run=TestFaults -fault=S3'
+//	make system ARGS='-run=TestUpgradeAndRollback -from=REV'
 //	make system ARGS='-api=anthropic'
 //
 // The played model speaks OpenAI's wire or Anthropic's, by the test, or as -api says,

@@ -3,7 +3,10 @@
 package system_test
 
 import (
+	"bytes"
 	"fmt"
+	"io"
+	"math/rand/v2"
 	"net/http"
 	"net/http/httptest"
 	"net/http/httputil"
@@ -353,6 +356,8 @@ type gate struct {
 	state gateState
 	next  chan struct{} // closed when the state changes
 	held  int           // events that came while it was not open
+
+	mixing sync.WaitGroup // what is passed on later
 }
 
 type gateState int
@@ -361,10 +366,14 @@ const (
 	gateOpen gateState = iota
 	gateSilent
 	gateRefusing
+	gateLosing   // takes every event and loses it
+	gateDoubling // takes every event twice
+	gateMixing   // takes every event, and passes it on in another order
 )
 
 func newGate(w *world) *gate {
 	g := &gate{next: make(chan struct{})}
+	w.t.Cleanup(g.mixing.Wait)
 	transport := http.DefaultTransport.(*http.Transport).Clone()
 	transport.Proxy, transport.MaxIdleConnsPerHost = nil, 64
 	w.t.Cleanup(transport.CloseIdleConnections)
@@ -387,6 +396,30 @@ func newGate(w *world) *gate {
 			panic(http.ErrAbortHandler)
 		case gateRefusing:
 			panic(http.ErrAbortHandler)
+		case gateLosing:
+			rw.WriteHeader(http.StatusAccepted)
+			return
+		case gateDoubling:
+			body, err := io.ReadAll(r.Body)
+			if err != nil {
+				panic(http.ErrAbortHandler)
+			}
+			again := r.Clone(r.Context())
+			r.Body, again.Body = io.NopCloser(bytes.NewReader(body)), io.NopCloser(bytes.NewReader(body))
+			proxy.ServeHTTP(httptest.NewRecorder(), again)
+		case gateMixing:
+			body, err := io.ReadAll(r.Body)
+			if err != nil {
+				panic(http.ErrAbortHandler)
+			}
+			later := r.Clone(w.t.Context())
+			later.Body = io.NopCloser(bytes.NewReader(body))
+			g.mixing.Go(func() {
+				time.Sleep(rand.N(500 * time.Millisecond)) // nobody is told when
+				proxy.ServeHTTP(httptest.NewRecorder(), later)
+			})
+			rw.WriteHeader(http.StatusAccepted)
+			return
 		}
 		proxy.ServeHTTP(rw, r)
 	}))
@@ -400,6 +433,12 @@ func (g *gate) now() (gateState, <-chan struct{}) {
 		g.held++
 	}
 	return g.state, g.next
+}
+
+func (g *gate) count() int {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	return g.held
 }
 
 func (g *gate) set(state gateState) {

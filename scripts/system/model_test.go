@@ -6,6 +6,7 @@ import (
 	"flag"
 	"fmt"
 	"hash/fnv"
+	"net/http"
 	"net/http/httptest"
 
 	"tuluat.ai/harness/scripts/internal/fake"
@@ -42,7 +43,11 @@ func (w *world) startModel() {
 	w.must(err)
 	w.t.Logf("the model speaks the wire of %s", w.provider)
 	w.model = fake.NewModel(fake.ModelOptions{Key: modelKey, Script: w.plan.script, Thinks: true})
-	server := httptest.NewServer(w.model)
+	var handler http.Handler = w.model
+	if w.plan.atModel != nil {
+		handler = w.plan.atModel(handler)
+	}
+	server := httptest.NewServer(handler)
 	w.modelURL = server.URL + "/v1"
 	w.t.Cleanup(func() {
 		server.Close()

@@ -40,6 +40,7 @@ type receiver struct {
 	seed uint64
 
 	flaky   bool
+	faults  []string // of the next POSTs, one each
 	mu      sync.Mutex
 	raw     []callback      // every POST that was taken, repeats too
 	taken   map[string]bool // reply ids
@@ -92,7 +93,19 @@ func (r *receiver) take(w http.ResponseWriter, request *http.Request) {
 		return
 	}
 	r.tried[c.ReplyID]++
-	luck := r.draw(c)
+	luck, wrong := r.draw(c), ""
+	if len(r.faults) > 0 {
+		wrong, r.faults = r.faults[0], r.faults[1:]
+	}
+	switch wrong {
+	case receiverFails:
+		w.WriteHeader(http.StatusInternalServerError)
+		return
+	case receiverBusy:
+		w.Header().Set("Retry-After", "1")
+		w.WriteHeader(http.StatusTooManyRequests)
+		return
+	}
 	if r.flaky && r.tried[c.ReplyID] == 1 && luck < 2 {
 		r.refused++
 		w.WriteHeader(http.StatusServiceUnavailable)
@@ -109,6 +122,23 @@ func (r *receiver) take(w http.ResponseWriter, request *http.Request) {
 		r.lost++
 		panic(http.ErrAbortHandler) // the connection breaks
 	}
+	if wrong == receiverBreaks {
+		panic(http.ErrAbortHandler)
+	}
+}
+
+// What a receiver does to a POST.
+const (
+	receiverFails  = "500"
+	receiverBusy   = "429"
+	receiverBreaks = "taken, and no answer"
+)
+
+// fail has the next POSTs go wrong.
+func (r *receiver) fail(faults ...string) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.faults = append(r.faults, faults...)
 }
 
 // draw is a number below 100 that depends on the seed and the message answered

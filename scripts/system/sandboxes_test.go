@@ -27,9 +27,11 @@ func (w *world) killSandbox() bool {
 	var name string
 	err := w.db.QueryRow(ctx, `SELECT s.sandbox_name FROM executions e JOIN sandboxes s USING (sandbox_id)
 		WHERE e.state = 'RUNNING' ORDER BY e.started_at DESC LIMIT 1`).Scan(&name)
-	if err != nil {
-		return false
-	}
+	return err == nil && w.killNamed(name)
+}
+
+// killNamed ends a sandbox by its name.
+func (w *world) killNamed(name string) bool {
 	text, err := os.ReadFile(filepath.Join(w.sandboxs, name, "state.json"))
 	if err != nil {
 		return false

@@ -43,8 +43,14 @@ func (v *verdict) fault(m message, format string, args ...any) {
 // judge compares what was sent with the raw callbacks and with the evidence.
 func (w *world) judge(chats [][]message) *verdict {
 	w.t.Helper()
+	return w.judgeThese(chats, w.receiver.callbacks(), w.readEvidence(startsFile))
+}
+
+// judgeThese is judge of some of the callbacks and of the starts of commands.
+func (w *world) judgeThese(chats [][]message, callbacks []callback, starts map[string][]string) *verdict {
+	w.t.Helper()
 	v := &verdict{bad: map[string][]string{}}
-	starts, ends := w.readEvidence(startsFile), w.readEvidence(endsFile)
+	ends := w.readEvidence(endsFile)
 	answers := map[string][]callback{}
 	last := map[string]int{} // per chat, the number answered last
 	known := map[string]message{}
@@ -53,7 +59,7 @@ func (w *world) judge(chats [][]message) *verdict {
 			known[m.id] = m
 		}
 	}
-	for _, c := range w.receiver.callbacks() {
+	for _, c := range callbacks {
 		m, ok := known[c.InReplyTo]
 		if !ok || m.chat != c.Chat || c.ChannelUserID != "user-"+m.chat {
 			v.fault(message{id: "(none)"}, "a callback that answers nothing of its chat: %+v", c)

@@ -6,6 +6,7 @@ import (
 	"context"
 	"fmt"
 	"log/slog"
+	"net/http"
 	"net/url"
 	"os"
 	"path"
@@ -13,6 +14,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"syscall"
 	"testing"
 	"time"
@@ -42,11 +44,16 @@ type plan struct {
 	onPublish    func(eventType string)
 	lease        time.Duration
 	betweenTicks time.Duration
-	ageing       time.Duration // how much older announcements get with every tick
-	people       *crowd        // who is on WhatsApp and Telegram; nil: nobody
-	script       *fake.Script  // of the model, before what it says by itself; nil: none
-	gated        bool          // the broker can be shut off
-	traces       string        // where spans go; empty: nowhere
+	ageing       time.Duration                               // how much older announcements get with every tick
+	people       *crowd                                      // who is on WhatsApp and Telegram; nil: nobody
+	script       *fake.Script                                // of the model, before what it says by itself; nil: none
+	gated        bool                                        // the broker can be shut off
+	archived     bool                                        // old log entries go to a bucket
+	atModel      func(http.Handler) http.Handler             // what stands before the model; nil: nothing
+	program      func(name string) string                    // the program of a function; nil or empty: as it is built now
+	migrate      func(ctx context.Context, dsn string) error // makes the schema; nil: the newest
+	more         func(service string, env map[string]string) // of the environment of a Service; nil: nothing
+	traces       string                                      // where spans go; empty: nowhere
 }
 
 // hooks are the agents with a webhook.
@@ -82,6 +89,8 @@ type world struct {
 	set      *manifest.Set
 	people   *messengers // nil: nobody is on WhatsApp and Telegram
 	gate     *gate       // nil: functions reach the broker themselves
+	bucket   *bucket     // nil: nothing is archived
+	still    atomic.Bool // nobody ticks
 
 	cluster *devcluster.Cluster
 	stop    func() // of the cluster and its ticks
@@ -120,6 +129,9 @@ func newWorld(t *testing.T, p plan) *world {
 	}
 	w.receiver = newReceiver(t, p.hooks(), p.seed, p.flaky)
 	w.startModel()
+	if p.archived {
+		w.bucket = newBucket(w)
+	}
 	w.must(writeAgents(w.agentsDir(), p.agents, w.receiver.url))
 	if p.gated {
 		w.gate = newGate(w)
@@ -200,9 +212,17 @@ func (w *world) startDatabase() {
 	_, err = admin.Exec(ctx, "CREATE DATABASE "+database)
 	admin.Close()
 	w.must(err)
-	w.must(schema.Migrate(ctx, harness.Secret(w.dsn), slog.New(slog.DiscardHandler)))
+	if w.plan.migrate == nil {
+		w.plan.migrate = migrate
+	}
+	w.must(w.plan.migrate(ctx, w.dsn))
 	w.db = w.pool(database)
 	w.t.Cleanup(w.db.Close)
+}
+
+// migrate brings a database to the newest schema.
+func migrate(ctx context.Context, dsn string) error {
+	return schema.Migrate(ctx, harness.Secret(dsn), slog.New(slog.DiscardHandler))
 }
 
 func (w *world) pool(name string) *pgxpool.Pool {
@@ -262,8 +282,15 @@ func (w *world) start(bin string) {
 	log, err := os.OpenFile(filepath.Join(w.logDir(), "platform.log"), os.O_CREATE|os.O_WRONLY|os.O_APPEND, 0o600)
 	w.must(err)
 	w.cluster, err = devcluster.New(devcluster.Options{
-		Manifest:  w.set,
-		Binary:    func(importPath string) string { return filepath.Join(bin, path.Base(importPath)) },
+		Manifest: w.set,
+		Binary: func(importPath string) string {
+			if w.plan.program != nil {
+				if own := w.plan.program(path.Base(importPath)); own != "" {
+					return own
+				}
+			}
+			return filepath.Join(bin, path.Base(importPath))
+		},
 		Secret:    w.secret,
 		Env:       func(s *manifest.Service) map[string]string { return w.env(s, bin) },
 		AgentsDir: w.agentsDir(),
@@ -304,6 +331,9 @@ func (w *world) tick(ctx context.Context) {
 		case <-ctx.Done():
 			return
 		case <-ticker.C:
+			if w.still.Load() {
+				continue
+			}
 			w.age(ctx)
 			_ = w.cluster.Tick(ctx, reaper) // a killed sweep is one of the things that happen
 		}
@@ -412,6 +442,9 @@ func (w *world) env(s *manifest.Service, bin string) map[string]string {
 	if w.people != nil {
 		w.people.env(s.Function(), env)
 	}
+	if w.bucket != nil {
+		w.bucket.env(s.Function(), env)
+	}
 	switch s.Function() {
 	case "agent-step": // whose agents may be peers of each other, as ann
 		env["SECRETS"], env["REMOTE_ALLOW_PRIVATE"] = "environment", "true"
@@ -430,6 +463,9 @@ func (w *world) env(s *manifest.Service, bin string) map[string]string {
 		w.sandboxEnv(env, bin)
 	case "sandbox-exec":
 		w.sandboxEnv(env, bin)
+	}
+	if w.plan.more != nil {
+		w.plan.more(s.Name, env)
 	}
 	return env
 }

@@ -25,6 +25,7 @@ type ReplyClaim struct {
 	InReplyTo     string               // what the provider calls the message it answers: on a channel with people its metadata says so
 	Spec          *harness.ChannelSpec // nil: the agent has this account no more
 	TraceParent   string
+	At            time.Time // of the claim, by the database's clock: ours may be wrong
 
 	Kind       harness.ReplyKind
 	Format     harness.ReplyFormat // in which to send it
@@ -120,7 +121,7 @@ SELECT c.reply_id, c.lease_token, c.attempts, c.state, c.message_id, c.text, c.p
        COALESCE(f.state, ''), COALESCE(f.path, ''), COALESCE(f.object_key, ''),
        COALESCE(m.metadata->>'callbackQueryId', ''), COALESCE(card.provider_id, ''), COALESCE(card.text, ''),
        COALESCE((SELECT a.short_code FROM approvals a WHERE c.kind = 'CARD' AND a.approval_id = c.approval_id), ''),
-       d.message_id IS NOT NULL, CASE WHEN d.state = 'SENT' THEN d.provider_id ELSE '' END, d.sent_at IS NOT NULL AND ` + draftLate + `
+       d.message_id IS NOT NULL, CASE WHEN d.state = 'SENT' THEN d.provider_id ELSE '' END, d.sent_at IS NOT NULL AND ` + draftLate + `, now()
 FROM claimed c JOIN sessions s USING (session_id) JOIN messages m ON m.message_id = c.message_id
 LEFT JOIN messages q ON q.message_id = m.in_reply_to
 LEFT JOIN drafts d ON d.message_id = m.in_reply_to AND c.part = 1
@@ -262,7 +263,7 @@ func (c *ReplyClaim) read(results pgx.BatchResults) error {
 			&c.Session.ID, &c.Session.Agent, &c.Session.Channel, &c.Session.Account, &c.Session.Chat, &c.Session.State, &c.TraceParent,
 			&c.ChannelUserID, &c.InReplyTo, &c.Spec, &c.Address, &c.WindowOpen, &c.Blocked,
 			&f.ID, &f.Kind, &f.FileName, &f.MimeType, &f.Bytes, &f.State, &f.Path, &f.ObjectKey,
-			&c.Callback, &card.ProviderID, &card.Text, &c.Code, &c.Drafted, &draft.ProviderID, &draft.Late)
+			&c.Callback, &card.ProviderID, &card.Text, &c.Code, &c.Drafted, &draft.ProviderID, &draft.Late, &c.At)
 		if card.ProviderID != "" {
 			c.Card = card
 		}

@@ -80,21 +80,26 @@ func (s *Store) ReportSweep(ctx context.Context, c SweepClaim, took time.Duratio
 // statement when there is nothing to do.
 const announceSession = "interval '20 seconds'"
 
-// SessionsUnheard returns wakes of up to limit sessions that are due, or whose
-// claim ran out, and that nobody has claimed in time, and marks them announced:
+// SessionsUnheard returns wakes of up to limit sessions that are due, and of as many
+// whose claim ran out, that nobody has claimed in time, and marks them announced:
 // concurrent callers get different ones. Attempts is at least 3 when an earlier
 // wake by this method led to no claim. The conditions are those of ClaimSession,
 // checked on the locked row, so that a session somebody finishes meanwhile is
 // left alone.
 func (s *Store) SessionsUnheard(ctx context.Context, limit int) ([]Unheard, error) {
+	// Each half walks its own index from the oldest on: a backlog of either costs a
+	// batch no more than what was announced of it just before.
+	const of = `SELECT session_id, COALESCE(announced_token = lease_token, false) AS unheard FROM sessions
+			WHERE state NOT IN ('COMPLETED', 'CANCELLED') AND (lease_until IS NULL OR lease_until < now()) AND (retry_at IS NULL OR retry_at <= now())
+			  AND (announced_at IS NULL OR announced_at < now() - ` + announceSession + `) AND `
 	rows, err := s.pool.Query(ctx, `
+		WITH due AS (`+of+`lease_owner IS NULL AND due_at <= now() AND (retry_at IS NOT NULL OR due_at < now() - `+announceSession+`) AND NOT `+heldSQL("sessions")+`
+			ORDER BY due_at LIMIT $1 FOR UPDATE SKIP LOCKED
+		), dead AS (`+of+`lease_owner IS NOT NULL AND NOT `+heldSQL("sessions")+`
+			ORDER BY lease_until LIMIT $1 FOR UPDATE SKIP LOCKED
+		)
 		UPDATE sessions s SET announced_at = now(), announced_token = s.lease_token
-		FROM (SELECT session_id, COALESCE(announced_token = lease_token, false) AS unheard FROM sessions
-			WHERE state NOT IN ('COMPLETED', 'CANCELLED') AND (due_at <= now() OR lease_owner IS NOT NULL)
-			  AND (lease_until IS NULL OR lease_until < now()) AND (retry_at IS NULL OR retry_at <= now())
-			  AND (lease_owner IS NOT NULL OR retry_at IS NOT NULL OR due_at < now() - `+announceSession+`)
-			  AND (announced_at IS NULL OR announced_at < now() - `+announceSession+`) AND NOT `+heldSQL("sessions")+`
-			ORDER BY COALESCE(due_at, lease_until) LIMIT $1 FOR UPDATE SKIP LOCKED) due
+		FROM (SELECT * FROM due UNION ALL SELECT * FROM dead) due
 		WHERE s.session_id = due.session_id
 		RETURNING s.session_id, s.agent_name, s.channel, s.traceparent, s.lease_token, due.unheard`, limit)
 	if err != nil {
@@ -171,15 +176,17 @@ func (s *Store) DeleteOldReports(ctx context.Context, keep time.Duration, limit 
 		SELECT sweep_report_id FROM sweep_reports WHERE completed_at < now() - $1::interval ORDER BY sweep_report_id LIMIT $2)`, keep, limit)
 }
 
-// DeleteMootAnnouncements deletes up to limit outbox rows, older than ten
-// minutes, of which nothing can come: their session ended or has nothing to do,
-// their execution ended, their replies or signals are sent, or nobody knew their subject for
-// a day. A
-// claim deletes the announcements it sees; one that is committed at that very
-// moment is left behind, and nobody would claim again because of it.
+// DeleteMootAnnouncements looks at the limit outbox rows that are due first and
+// deletes those, older than ten minutes, of which nothing can come: their session
+// ended or has nothing to do, their execution ended, their replies or signals are
+// sent, or nobody knew their subject for a day. It returns how many. Every row
+// falls due at least every ten minutes, so that each is looked at, and never more
+// of them at a time. A claim deletes the announcements it sees; one that is
+// committed at that very moment is left behind, and nobody would claim again
+// because of it.
 func (s *Store) DeleteMootAnnouncements(ctx context.Context, limit int) (int, error) {
-	return s.count(ctx, `DELETE FROM outbox WHERE event_id IN (
-		SELECT o.event_id FROM outbox o
+	return s.count(ctx, `DELETE FROM outbox WHERE event_id = ANY (ARRAY(
+		SELECT o.event_id FROM (SELECT event_id, subject, created_at FROM outbox WHERE due_at <= now() ORDER BY due_at LIMIT $1) o
 		LEFT JOIN sessions s ON s.session_id = o.subject LEFT JOIN executions e ON e.execution_id = o.subject LEFT JOIN messages m ON m.message_id = o.subject
 		LEFT JOIN temporal_signals g ON g.temporal_signal_id = o.subject
 		WHERE o.created_at < now() - interval '10 minutes' AND CASE
@@ -187,8 +194,7 @@ func (s *Store) DeleteMootAnnouncements(ctx context.Context, limit int) (int, er
 			WHEN e.execution_id IS NOT NULL THEN e.ended_at IS NOT NULL
 			WHEN m.message_id IS NOT NULL THEN NOT EXISTS (SELECT 1 FROM replies r WHERE r.message_id = m.message_id AND `+replyOpen("r")+`)
 			WHEN g.temporal_signal_id IS NOT NULL THEN g.state <> 'PENDING'
-			ELSE o.created_at < now() - interval '1 day' END
-		ORDER BY o.created_at LIMIT $1)`, limit)
+			ELSE o.created_at < now() - interval '1 day' END))`, limit)
 }
 
 func (s *Store) count(ctx context.Context, sql string, args ...any) (int, error) {

@@ -101,6 +101,16 @@ func (p *Proxy) Close() {
 	p.served.Wait()
 }
 
+// Cut ends every connection that is open now, as a network that fails for a
+// moment does. New ones are taken meanwhile.
+func (p *Proxy) Cut() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	for c := range p.open {
+		_ = c.Close() // whoever serves it drops it
+	}
+}
+
 func (p *Proxy) accept() {
 	for {
 		client, err := p.listener.Accept()

@@ -10,22 +10,46 @@ import (
 	"tuluat.ai/harness/shared/postgres"
 )
 
-// box bounds one run of an item: when its time is over, or the process drains,
-// it begins nothing more. What has begun is finished.
+// box bounds the turns of an item: when the time of one is over, or the process
+// drains, it begins nothing more. What has begun is finished.
 type box struct {
 	ctx    context.Context
-	until  time.Time
+	until  time.Time // of this turn
 	reaper *Reaper
 
 	mu          sync.Mutex
+	more        bool // its time was over before it was done
+	failed      error
 	found, done int
 	objects     int    // of those found, without a row
 	lost        int    // of those found, without an object
 	noted       string // why something is left that nobody but an operator can do
 }
 
+// begin starts a turn. What was left by the last one is found again.
+func (b *box) begin(until time.Time) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.until, b.more, b.found = until, false, b.done
+}
+
 func (b *box) over() bool {
-	return b.ctx.Err() != nil || b.reaper.stopped() || !b.reaper.Now().Before(b.until)
+	if b.ctx.Err() != nil || b.reaper.stopped() {
+		return true
+	}
+	if b.reaper.Now().Before(b.until) {
+		return false
+	}
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.more = true
+	return true
+}
+
+func (b *box) fail(err error) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.more, b.failed = false, err
 }
 
 func (b *box) count(found, done int) {
@@ -51,7 +75,14 @@ func (b *box) note(why error) {
 func (b *box) finding() postgres.Finding {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	return postgres.Finding{Found: b.found, Done: b.done, Left: b.found - b.done, Objects: b.objects, Rows: b.lost, Note: b.noted}
+	f := postgres.Finding{Found: b.found, Done: b.done, Left: b.found - b.done, Objects: b.objects, Rows: b.lost, Note: b.noted}
+	switch {
+	case b.failed != nil:
+		f.Error = harness.MessageOf(b.failed)
+	case b.more && f.Note == "":
+		f.Note = "more waits than a pass has time for"
+	}
+	return f
 }
 
 // batches calls take until it finds less than a batch or the box is over. take

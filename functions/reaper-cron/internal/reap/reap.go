@@ -114,7 +114,8 @@ func New(o Options) *Reaper { return &Reaper{Options: o, metrics: newMetrics(o.M
 
 const (
 	leaseTime = 30 * time.Second // of the sweep; extended while a pass runs
-	itemTime  = 15 * time.Second // after which an item begins nothing more
+	passTime  = 8 * time.Second  // after which no item has a further turn
+	turnTime  = time.Second      // of an item, after which it begins nothing more in that turn
 	closeTime = 5 * time.Second  // for the last statement of a request that is over
 )
 
@@ -166,7 +167,6 @@ func (r *Reaper) items() []item {
 		{"log_partitions", r.createPartitions},
 		{"old_inbox", r.deleteInbox},
 		{"old_notices", r.deleteNotices},
-		{"old_announcements", r.deleteAnnouncements},
 		{"old_drafts", r.deleteDrafts},
 		{"old_reports", r.deleteReports},
 		{"old_objects", r.deleteObjects},
@@ -190,7 +190,7 @@ func (r *Reaper) timers() []item {
 // pass runs every item once and reports what they found.
 func (r *Reaper) pass(ctx context.Context, claim postgres.SweepClaim) error {
 	began := r.Now()
-	findings, full := r.run(ctx, r.items())
+	findings, times, full := r.run(ctx, r.items())
 	if errors.Is(context.Cause(ctx), postgres.ErrLeaseLost) {
 		return postgres.ErrLeaseLost
 	}
@@ -202,30 +202,67 @@ func (r *Reaper) pass(ctx context.Context, claim postgres.SweepClaim) error {
 	if full {
 		r.metrics.completed()
 	}
-	r.Log.Info("pass over", "full", full, "took", r.Now().Sub(began).Round(time.Millisecond).String(), "findings", findings)
+	r.Log.Info("pass over", "full", full, "took", r.Now().Sub(began).Round(time.Millisecond).String(), "findings", findings, "times", texts(times))
 	return nil
 }
 
-// run runs items one after the other. full is false when one failed or was not
-// begun because the process drains.
-func (r *Reaper) run(ctx context.Context, items []item) (map[string]postgres.Finding, bool) {
-	findings, full := map[string]postgres.Finding{}, true
-	for _, it := range items {
-		if r.stopped() || ctx.Err() != nil {
-			return findings, false
+// run gives each item a turn, one after the other, and those that had more to do
+// than their turn was long further ones, in the same order, while the pass has
+// time: no item waits for another's backlog. full is false when one failed or was
+// not begun because the process drains.
+func (r *Reaper) run(ctx context.Context, items []item) (findings map[string]postgres.Finding, times map[string]time.Duration, full bool) {
+	findings, times, full = map[string]postgres.Finding{}, map[string]time.Duration{}, true
+	boxes := make([]*box, len(items))
+	end := r.Now().Add(passTime)
+	for first, more := true, true; more; first = false {
+		more = false
+		for i, it := range items {
+			if r.stopped() || ctx.Err() != nil {
+				full = full && !first
+				break
+			}
+			if first {
+				boxes[i] = &box{ctx: ctx, reaper: r}
+			} else if !boxes[i].more || !r.Now().Before(end) {
+				continue
+			}
+			began := r.Now()
+			full = r.turn(it, boxes[i]) && full
+			times[it.name] += r.Now().Sub(began)
+			more = more || boxes[i].more
 		}
-		b := &box{ctx: ctx, until: r.Now().Add(itemTime), reaper: r}
-		err := guard(func() error { return it.run(ctx, b) })
-		finding := b.finding()
-		if err != nil {
-			finding.Error = harness.MessageOf(err)
-			full = false
-			r.Log.Error("item failed; the others go on", "item", it.name, "kind", string(harness.KindOf(err)), "err", err)
-		}
-		findings[it.name] = finding
-		r.metrics.item(it.name, finding)
+		more = more && !r.stopped() && ctx.Err() == nil && r.Now().Before(end)
 	}
-	return findings, full
+	for i, it := range items {
+		if boxes[i] != nil {
+			findings[it.name] = boxes[i].finding()
+			r.metrics.item(it.name, findings[it.name])
+		}
+	}
+	return findings, times, full
+}
+
+// turn runs an item once; false when it failed. It has no further turn then.
+func (r *Reaper) turn(it item, b *box) bool {
+	b.begin(r.Now().Add(turnTime))
+	err := guard(func() error { return it.run(b.ctx, b) })
+	if err == nil {
+		return true
+	}
+	b.fail(err)
+	r.Log.Error("item failed; the others go on", "item", it.name, "kind", string(harness.KindOf(err)), "err", err)
+	return false
+}
+
+// texts are times as a log says them, without those that were none.
+func texts(times map[string]time.Duration) map[string]string {
+	said := map[string]string{}
+	for name, took := range times {
+		if took >= time.Millisecond {
+			said[name] = took.Round(time.Millisecond).String()
+		}
+	}
+	return said
 }
 
 func (r *Reaper) stopped() bool {

@@ -55,7 +55,7 @@ func (w *world) neglect() {
 	w.sql(`INSERT INTO agent_execution_logs_overflow (agent_name, session_id, node_id, level, message, created_at) VALUES ('coder', 's', '1', 'INFO', 'm', now() - interval '40 days')`)
 	// old rows
 	w.sql(`INSERT INTO inbox (channel, account, provider_id, message_id, received_at) VALUES ('WEBHOOK', 'hook', '1', 'm', now() - interval '31 days'), ('WEBHOOK', 'hook', '2', 'm', now())`)
-	w.announcement("session.due:ses_idle:1", event.SessionDue, "ses_idle", `due_at = now() + interval '1 hour', created_at = now() - interval '1 hour'`)
+	w.announcement("session.due:ses_idle:1", event.SessionDue, "ses_idle", `due_at = now() - interval '1 minute', created_at = now() - interval '1 hour'`)
 	w.sql(`INSERT INTO sweep_reports (started_at, completed_at, findings) VALUES (now(), now() - interval '30 days', '{}')`)
 }
 
@@ -116,8 +116,8 @@ func TestAFullPass(t *testing.T) {
 	w.neglect()
 	one := func(n int) postgres.Finding { return postgres.Finding{Found: n, Done: n} }
 	want := map[string]postgres.Finding{
-		"sessions": one(2), "announcements": one(1), "executions": one(2), "replies": one(1), "sandboxes": one(3), "leaks": {Found: 2, Done: 2, Objects: 1, Rows: 1}, "orphans": one(1),
-		"conversations": one(1), "log_partitions": one(1), "old_inbox": one(1), "old_announcements": one(1), "old_reports": one(1),
+		"sessions": one(2), "announcements": one(2), "executions": one(2), "replies": one(1), "sandboxes": one(3), "leaks": {Found: 2, Done: 2, Objects: 1, Rows: 1}, "orphans": one(1),
+		"conversations": one(1), "log_partitions": one(1), "old_inbox": one(1), "old_reports": one(1),
 	}
 	waits := map[string]postgres.Finding{"archive": {Found: 1, Left: 1, Note: "no bucket is configured (S3_BUCKET): what is old stays in Postgres and nothing is dropped"}}
 	maps.Copy(want, waits)
@@ -185,7 +185,7 @@ func TestOneFailingItemStopsNoOther(t *testing.T) {
 	if f := got["sandboxes"]; f.Found != 3 || f.Done != 2 || f.Left != 1 || f.Error != "internal error" {
 		t.Errorf("sandboxes: %+v", f)
 	}
-	for _, item := range []string{"sessions", "announcements", "executions", "replies", "orphans", "conversations", "log_partitions", "old_inbox", "old_announcements", "old_reports"} {
+	for _, item := range []string{"sessions", "announcements", "executions", "replies", "orphans", "conversations", "log_partitions", "old_inbox", "old_reports"} {
 		if f := got[item]; f.Done == 0 || f.Left != 0 || f.Error != "" {
 			t.Errorf("%s: %+v", item, f)
 		}

@@ -32,10 +32,6 @@ func (r *Reaper) deleteNotices(ctx context.Context, b *box) error {
 	return b.rows(func(limit int) (int, error) { return r.Store.DeleteOldNotices(ctx, noticeTime, limit) })
 }
 
-func (r *Reaper) deleteAnnouncements(ctx context.Context, b *box) error {
-	return b.rows(func(limit int) (int, error) { return r.Store.DeleteMootAnnouncements(ctx, limit) })
-}
-
 func (r *Reaper) deleteReports(ctx context.Context, b *box) error {
 	return b.rows(func(limit int) (int, error) { return r.Store.DeleteOldReports(ctx, reportTime, limit) })
 }

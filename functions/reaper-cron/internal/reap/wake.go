@@ -20,9 +20,17 @@ func (r *Reaper) wakeSessions(ctx context.Context, b *box) error {
 	return r.announce(ctx, b, func() ([]postgres.Unheard, error) { return r.Store.SessionsUnheard(ctx, r.Batch) })
 }
 
-// repeatAnnouncements repeats what nobody has acknowledged.
+// repeatAnnouncements repeats what nobody has acknowledged, and forgets that of
+// which nothing can come.
 func (r *Reaper) repeatAnnouncements(ctx context.Context, b *box) error {
-	return r.announce(ctx, b, func() ([]postgres.Unheard, error) { return r.Store.TakeUnheard(ctx, r.Batch) })
+	return r.announce(ctx, b, func() ([]postgres.Unheard, error) {
+		moot, err := r.Store.DeleteMootAnnouncements(ctx, r.Batch)
+		b.count(moot, moot)
+		if err != nil {
+			return nil, err
+		}
+		return r.Store.TakeUnheard(ctx, r.Batch)
+	})
 }
 
 // wakeExecutions announces commands that are due and that nobody announces. The

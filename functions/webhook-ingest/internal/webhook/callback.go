@@ -24,7 +24,6 @@ import (
 // callback speaks to the receivers of replies.
 type callback struct {
 	client *http.Client
-	now    func() time.Time
 }
 
 // callTime bounds one request to a receiver.
@@ -54,8 +53,8 @@ func spoken(r *postgres.ReplyClaim) string {
 	return r.Text
 }
 
-func newCallback(allowPrivate bool, now func() time.Time) *callback {
-	return &callback{now: now, client: &http.Client{
+func newCallback(allowPrivate bool) *callback {
+	return &callback{client: &http.Client{
 		Transport:     dial.Transport(callTime, allowPrivate),
 		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
 	}}
@@ -85,11 +84,11 @@ func (c *callback) post(ctx context.Context, r *postgres.ReplyClaim, key harness
 	case status/100 == 2:
 		return postgres.ReplyOutcome{State: harness.ReplySent, ProviderID: providerID(response.Header, r.ID)}
 	case status == http.StatusTooManyRequests || status == http.StatusTooEarly:
-		return postgres.ReplyOutcome{State: harness.ReplyPlanned, Reason: answered(status), Retry: retryAfter(response.Header, c.now())}
+		return postgres.ReplyOutcome{State: harness.ReplyPlanned, Reason: answered(status), Retry: retryAfter(response.Header, r.At)}
 	case status/100 == 4 && status != http.StatusRequestTimeout:
 		return channel.Failed(answered(status))
 	default: // a gateway may say this after the receiver took it
-		return postgres.ReplyOutcome{State: harness.ReplyUnknown, Reason: answered(status), Retry: retryAfter(response.Header, c.now())}
+		return postgres.ReplyOutcome{State: harness.ReplyUnknown, Reason: answered(status), Retry: retryAfter(response.Header, r.At)}
 	}
 }
 
@@ -128,7 +127,7 @@ func (c *callback) do(ctx context.Context, method string, target *url.URL, body 
 	if method == http.MethodGet {
 		signed = []byte(target.RequestURI())
 	}
-	sign(request.Header, key, c.now(), signed)
+	sign(request.Header, key, r.At, signed)
 	request.Header.Set("User-Agent", "tuluat-harness")
 	request.Header.Set("Idempotency-Key", string(r.ID))
 	if method == http.MethodPost {

@@ -18,7 +18,7 @@ type transport struct{ callback *callback }
 
 // NewSender returns the events side, and what closes it.
 func NewSender(o Options) (*channel.Sender, func()) {
-	t := transport{callback: newCallback(o.AllowPrivate, o.Now)}
+	t := transport{callback: newCallback(o.AllowPrivate)}
 	return channel.NewSender(channel.SenderOptions{
 		Channel: harness.ChannelWebhook, Store: o.Store, Transport: t, Begins: true, Owner: o.Owner, Log: o.Log, Metrics: o.Metrics, Drain: o.Drain,
 		Accounts: channel.NewAccounts(channel.AccountsOptions{Channel: harness.ChannelWebhook, Store: o.Store, Secrets: o.Secrets, Checks: o.Checks, Log: o.Log, Now: o.Now}),
