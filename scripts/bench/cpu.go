@@ -1,9 +1,11 @@
 package main
 
 import (
+	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -11,8 +13,8 @@ import (
 	"tuluat.ai/harness/scripts/internal/localpg"
 )
 
-// tick is the unit of CPU time in /proc, USER_HZ, the same on every Linux.
-const tick = 10 * time.Millisecond
+// tickTime is the unit of CPU time in /proc, USER_HZ, the same on every Linux.
+const tickTime = 10 * time.Millisecond
 
 // running is one process as /proc shows it.
 type running struct {
@@ -78,7 +80,7 @@ func treeOf(all map[int]running, pid int) time.Duration {
 			}
 		}
 	}
-	return time.Duration(sum) * tick
+	return time.Duration(sum) * tickTime
 }
 
 // usage is the CPU time used so far.
@@ -99,7 +101,7 @@ func readUsage(pg *localpg.Server) (usage, error) {
 	if err != nil {
 		return usage{}, err
 	}
-	u := usage{functions: map[string]time.Duration{}, postgres: treeOf(all, database), self: time.Duration(all[os.Getpid()].own) * tick}
+	u := usage{functions: map[string]time.Duration{}, postgres: treeOf(all, database), self: time.Duration(all[os.Getpid()].own) * tickTime}
 	for _, f := range functions {
 		for pid, p := range all {
 			if p.parent == os.Getpid() && p.name == f[:min(len(f), 15)] {
@@ -116,4 +118,60 @@ func (u usage) minus(before usage) usage {
 		less.functions[name] = used - before.functions[name]
 	}
 	return less
+}
+
+// functionsRunning counts the processes of functions that this one has started,
+// and says what they hold, in bytes.
+func functionsRunning() (n int, bytes float64, err error) {
+	pids, err := functionPIDs("")
+	for _, pid := range pids {
+		held, err := heldBy(pid, "VmRSS")
+		if err != nil {
+			continue // it has ended meanwhile
+		}
+		n++
+		bytes += held
+	}
+	return n, bytes, err
+}
+
+// peakOf is the most memory that a process of the function has held, in bytes.
+func peakOf(function string) (most float64, err error) {
+	pids, err := functionPIDs(function)
+	for _, pid := range pids {
+		held, failed := heldBy(pid, "VmHWM")
+		most, err = max(most, held), errors.Join(err, failed)
+	}
+	if err == nil && most == 0 {
+		err = fmt.Errorf("no process of %s runs", function)
+	}
+	return most, err
+}
+
+// functionPIDs are the processes of a function, or of all, that this one has started.
+func functionPIDs(function string) (pids []int, err error) {
+	all, err := allRunning()
+	for pid, p := range all {
+		if p.parent == os.Getpid() && slices.ContainsFunc(functions, func(f string) bool {
+			return p.name == f[:min(len(f), 15)] && (function == "" || f == function)
+		}) {
+			pids = append(pids, pid)
+		}
+	}
+	return pids, err
+}
+
+// heldBy is what a process says under a name of proc(5), in bytes.
+func heldBy(pid int, name string) (float64, error) {
+	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", pid))
+	if err != nil {
+		return 0, err
+	}
+	for line := range strings.Lines(string(text)) {
+		if rest, ok := strings.CutPrefix(line, name+":"); ok {
+			kib, err := strconv.ParseFloat(strings.TrimSpace(strings.TrimSuffix(strings.TrimSpace(rest), "kB")), 64)
+			return kib * 1024, err
+		}
+	}
+	return 0, fmt.Errorf("process %d does not say its %s", pid, name)
 }

@@ -31,6 +31,12 @@ type options struct {
 	peers    int           // processes of each Node server
 	only     string        // one section; empty: all
 	json     string        // file for the figures; empty: none
+	boxes    int           // sandboxes, one after the other
+	ticks    int           // of the sweep, of each side
+	quiet    int           // messages that find no process
+	window   time.Duration // that a process is kept behind its last request
+	still    time.Duration // that the always-on layout is watched
+	growth   int           // messages of history, at most
 	profile  string        // folder for profiles of agent-step in the turns; empty: none
 }
 
@@ -42,8 +48,14 @@ func main() {
 	flag.IntVar(&o.starts, "starts", 21, "starts per function")
 	flag.IntVar(&o.posts, "posts", 20, "POSTs of 1,000 updates")
 	flag.IntVar(&o.peers, "peer-processes", runtime.NumCPU(), "processes of each Node server")
-	flag.StringVar(&o.only, "only", "", "one section: starts, ingest, whatsapp-ingest, large or turns")
+	flag.StringVar(&o.only, "only", "", "one section: starts, ingest, whatsapp-ingest, large, turns, sandboxes, idle or growth")
 	flag.StringVar(&o.json, "json", "", "write the figures to this file too")
+	flag.IntVar(&o.boxes, "boxes", 15, "sandboxes that are started one after the other")
+	flag.IntVar(&o.ticks, "ticks", 15, "ticks of the sweep when nothing is open, of each side")
+	flag.IntVar(&o.quiet, "quiet", 5, "messages that each find no process")
+	flag.DurationVar(&o.window, "window", 20*time.Second, "how long a process is kept behind its last request, as the Services' window says")
+	flag.DurationVar(&o.still, "still", 30*time.Second, "how long the functions are watched that are always on")
+	flag.IntVar(&o.growth, "growth", 100_000, "messages of history beside which turns are measured, from 1,000 on, ten times as many at a time")
 	flag.StringVar(&o.profile, "profile", "", "keep CPU profiles of agent-step during the turns in this folder, and flame graphs of them")
 	flag.Parse()
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
@@ -109,7 +121,7 @@ func run(ctx context.Context, o options) error {
 var sections = []struct {
 	name    string
 	measure func(context.Context, options, string, *localpg.Server) ([]figure.Figure, error)
-}{{"starts", starts}, {"ingest", ingest}, {"whatsapp-ingest", channels}, {"large", large}, {"turns", turns}}
+}{{"starts", starts}, {"ingest", ingest}, {"whatsapp-ingest", channels}, {"large", large}, {"turns", turns}, {"sandboxes", sandboxes}, {"idle", idle}, {"growth", growth}}
 
 var functions = []string{"agent-status", "agent-step", "dead-letter", "management-api", "reaper-cron", "sandbox-exec", "telegram-ingest", "temporal-bridge", "webhook-ingest", "whatsapp-ingest"}
 

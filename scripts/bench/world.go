@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -12,6 +13,7 @@ import (
 	"os"
 	"path"
 	"path/filepath"
+	"strconv"
 	"sync"
 	"time"
 
@@ -22,6 +24,7 @@ import (
 	"tuluat.ai/harness/scripts/internal/localpg"
 	"tuluat.ai/harness/scripts/internal/manifest"
 	"tuluat.ai/harness/scripts/internal/pgproxy"
+	"tuluat.ai/harness/shared/harness"
 )
 
 const benchAgent = `apiVersion: tuluat.ai/v1alpha1
@@ -31,7 +34,7 @@ spec:
   harness:
     type: BOTH
     maxSandboxes: 50
-    sandbox: {imageRef: python, idleSeconds: 120}
+    sandbox: {imageRef: python, memory: 1Gi, volumeSize: 512Mi, idleSeconds: 120}
     channels:
       - {type: WEBHOOK, name: bench, secretRef: {name: hook, key: secret}, callbackURL: %q, senders: {policy: open}}
 `
@@ -43,6 +46,8 @@ type worldOptions struct {
 	counted  bool          // every function's statements pass a proxy that counts them
 	profile  string        // folder for CPU profiles of agent-step; empty: none
 	idle     time.Duration // after which a process is stopped; 0: 5 minutes
+	always   bool          // a process of every Service is kept
+	output   int           // bytes of a stream that are stored; 0: as usual
 }
 
 // world is the whole system on one machine, every function a process of its own,
@@ -118,6 +123,11 @@ func (w *world) wire(bin, dir string, pg *localpg.Server, receiver, model string
 	if err != nil {
 		return err
 	}
+	for _, service := range set.Services {
+		if o.always {
+			service.Spec.Template.Annotations[manifest.MinScale] = "1"
+		}
+	}
 	dsns := map[string]string{}
 	for _, f := range functions {
 		dsns[f] = pg.DSN(o.database)
@@ -153,12 +163,15 @@ func (w *world) wire(bin, dir string, pg *localpg.Server, receiver, model string
 				"HOOK_SECRET": hookSecret, "SECRETS": "environment", "CALLBACK_ALLOW_PRIVATE": "true", "LOG_LEVEL": "WARN", "SANDBOX_DRIVER": "local",
 				"SANDBOX_LOCAL_DIR": sandboxes, "SANDBOX_LOCAL_RUNNER": filepath.Join(bin, "runner"),
 			}
+			if o.output > 0 {
+				env["MAX_OUTPUT_BYTES"] = strconv.Itoa(o.output)
+			}
 			if o.profile != "" && s.Name == "agent-step" {
 				env["CPU_PROFILE_DIR"] = o.profile
 			}
 			return env
 		},
-		AgentsDir: agents, LogDir: logs, Log: slog.New(slog.DiscardHandler), IdleAfter: max(o.idle, 5*time.Minute),
+		AgentsDir: agents, LogDir: logs, Log: slog.New(slog.DiscardHandler), IdleAfter: cmp.Or(o.idle, 5*time.Minute),
 	})
 	return err
 }
@@ -260,4 +273,29 @@ var instant = http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 	w.Header().Set("Content-Type", "application/json")
 	fmt.Fprintf(w, `{"id":"chatcmpl-1","object":"chat.completion","created":1,"model":%q,"choices":[{"index":0,"finish_reason":"stop",`+
 		`"message":{"role":"assistant","content":"Hello. What can I do for you?"}}],"usage":{"prompt_tokens":20,"completion_tokens":8,"total_tokens":28}}`, question.Model)
+})
+
+// commands is a model that has every message run as a command, and then answers.
+var commands = http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+	var question struct {
+		Model    string
+		Messages []struct{ Role, Content string }
+	}
+	if err := json.NewDecoder(r.Body).Decode(&question); err != nil || len(question.Messages) == 0 {
+		w.WriteHeader(http.StatusBadRequest)
+		return
+	}
+	last := question.Messages[len(question.Messages)-1]
+	message, reason := map[string]any{"role": "assistant", "content": "done"}, "stop"
+	if last.Role == "user" {
+		arguments, _ := json.Marshal(map[string]string{"command": last.Content}) // of strings: it cannot fail
+		message, reason = map[string]any{"role": "assistant", "tool_calls": []any{map[string]any{
+			"id": "call_" + strconv.Itoa(len(question.Messages)), "type": "function", "function": map[string]string{"name": harness.ToolExecuteShell, "arguments": string(arguments)},
+		}}}, "tool_calls"
+	}
+	w.Header().Set("Content-Type", "application/json")
+	_ = json.NewEncoder(w).Encode(map[string]any{ // its reader may be gone
+		"id": "chatcmpl-1", "object": "chat.completion", "created": 1, "model": question.Model,
+		"choices": []any{map[string]any{"index": 0, "finish_reason": reason, "message": message}}, "usage": map[string]int{"prompt_tokens": 20, "completion_tokens": 8, "total_tokens": 28},
+	})
 })
