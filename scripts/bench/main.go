@@ -37,7 +37,7 @@ type options struct {
 	window   time.Duration // that a process is kept behind its last request
 	still    time.Duration // that the always-on layout is watched
 	growth   int           // messages of history, at most
-	profile  string        // folder for profiles of agent-step in the turns; empty: none
+	profile  string        // folder for profiles of functions in the turns; empty: none
 }
 
 func main() {
@@ -56,7 +56,7 @@ func main() {
 	flag.DurationVar(&o.window, "window", 20*time.Second, "how long a process is kept behind its last request, as the Services' window says")
 	flag.DurationVar(&o.still, "still", 30*time.Second, "how long the functions are watched that are always on")
 	flag.IntVar(&o.growth, "growth", 100_000, "messages of history beside which turns are measured, from 1,000 on, ten times as many at a time")
-	flag.StringVar(&o.profile, "profile", "", "keep CPU profiles of agent-step during the turns in this folder, and flame graphs of them")
+	flag.StringVar(&o.profile, "profile", "", "keep CPU profiles of the functions during the turns in this folder, and flame graphs of them")
 	flag.Parse()
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	err := run(ctx, o)

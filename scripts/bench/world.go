@@ -44,7 +44,7 @@ type worldOptions struct {
 	database string
 	model    http.Handler
 	counted  bool          // every function's statements pass a proxy that counts them
-	profile  string        // folder for CPU profiles of agent-step; empty: none
+	profile  string        // folder for CPU profiles of functions; empty: none
 	idle     time.Duration // after which a process is stopped; 0: 5 minutes
 	always   bool          // a process of every Service is kept
 	output   int           // bytes of a stream that are stored; 0: as usual
@@ -158,7 +158,7 @@ func (w *world) wire(bin, dir string, pg *localpg.Server, receiver, model string
 			v, ok := secrets[name+"/"+key]
 			return v, ok
 		},
-		Env: func(s *manifest.Service) map[string]string {
+		Env: func(*manifest.Service) map[string]string {
 			env := map[string]string{
 				"HOOK_SECRET": hookSecret, "SECRETS": "environment", "CALLBACK_ALLOW_PRIVATE": "true", "LOG_LEVEL": "WARN", "SANDBOX_DRIVER": "local",
 				"SANDBOX_LOCAL_DIR": sandboxes, "SANDBOX_LOCAL_RUNNER": filepath.Join(bin, "runner"),
@@ -166,7 +166,7 @@ func (w *world) wire(bin, dir string, pg *localpg.Server, receiver, model string
 			if o.output > 0 {
 				env["MAX_OUTPUT_BYTES"] = strconv.Itoa(o.output)
 			}
-			if o.profile != "" && s.Name == "agent-step" {
+			if o.profile != "" {
 				env["CPU_PROFILE_DIR"] = o.profile
 			}
 			return env
