@@ -58,7 +58,7 @@ func growth(ctx context.Context, o options, bin string, pg *localpg.Server) ([]f
 		figures = append(figures, f...)
 		messages, times, rows, held = append(messages, float64(n)), append(times, m.time), append(rows, m.rows), append(held, m.held)
 	}
-	sizes, err := grown.sizes(ctx, float64(o.growth))
+	sizes, err := grown.sizes(ctx, float64(grown.messages))
 	if err != nil {
 		return nil, err
 	}

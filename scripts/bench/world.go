@@ -123,6 +123,9 @@ func (w *world) wire(bin, dir string, pg *localpg.Server, receiver, model string
 	if err != nil {
 		return err
 	}
+	if o.idle > 0 {
+		set.Pings = nil // ticks are measured apart
+	}
 	for _, service := range set.Services {
 		if o.always {
 			service.Spec.Template.Annotations[manifest.MinScale] = "1"
