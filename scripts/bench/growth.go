@@ -133,6 +133,8 @@ SELECT 'WEBHOOK', 'bench', 'made/' || n || '/' || s, made_message(n, s), made_at
 INSERT INTO steps (step_id, session_id, message_id, seq, text, model, input_tokens, output_tokens, created_at)
 SELECT 'stp' || substr(made_message(n, s), 4), made_session(n), made_message(n, s), (s + 1) / 2, 'case ' || n || ' is in order, nothing needs to be done about it', 'instant', 20, 8, made_at(n)
 FROM generate_series(%[1]d, %[2]d) n, generate_series(1, %[3]d, 2) s;
+INSERT INTO model_attempts (session_id, agent_name, message_id, step_seq, attempts, purpose, provider, model, input_tokens, output_tokens, millis, created_at)
+SELECT made_session(n), 'bench', made_message(n, s), (s + 1) / 2, 1, 'TURN', 'openai', 'instant', 20, 8, 1, made_at(n) FROM generate_series(%[1]d, %[2]d) n, generate_series(1, %[3]d, 2) s;
 INSERT INTO replies (reply_id, message_id, session_id, seq, part, parts, text, state, reason, created_at, updated_at)
 SELECT 'rpl' || substr(made_message(n, s), 4), made_message(n, s), made_session(n), s, 1, 1, 'case ' || n || ' is in order, nothing needs to be done about it', 'DELIVERED', '', made_at(n), made_at(n)
 FROM generate_series(%[1]d, %[2]d) n, generate_series(2, %[3]d, 2) s;
@@ -147,6 +149,8 @@ SELECT 'msg_own_' || message_seq + s, session_id, message_seq + s, CASE WHEN s %
        CASE WHEN s %% 2 = 0 THEN 'msg_own_' || message_seq + s - 1 END, now() FROM own, generate_series(1, %[1]d) s;
 INSERT INTO steps (step_id, session_id, message_id, seq, text, model, input_tokens, output_tokens, created_at)
 SELECT 'stp_own_' || message_seq + s, session_id, 'msg_own_' || message_seq + s, step_seq + (s + 1) / 2, 'what we talked about', 'instant', 20, 8, now() FROM own, generate_series(1, %[1]d, 2) s;
+INSERT INTO model_attempts (session_id, agent_name, message_id, step_seq, attempts, purpose, provider, model, input_tokens, output_tokens, millis, created_at)
+SELECT session_id, 'bench', 'msg_own_' || message_seq + s, step_seq + (s + 1) / 2, 1, 'TURN', 'openai', 'instant', 20, 8, 1, now() - interval '1 hour' FROM own, generate_series(1, %[1]d, 2) s;
 INSERT INTO replies (reply_id, message_id, session_id, seq, part, parts, text, state, reason, created_at, updated_at)
 SELECT 'rpl_own_' || message_seq + s, 'msg_own_' || message_seq + s, session_id, message_seq + s, 1, 1, 'what we talked about', 'DELIVERED', '', now(), now() FROM own, generate_series(2, %[1]d, 2) s;
 INSERT INTO session_events (session_id, seq, kind, ref, created_at)

@@ -1,9 +1,11 @@
 // Command bench measures one machine's figures, each beside its baseline in the
 // same run, pairs in turn, and prints a table: how many requests webhook-ingest,
 // whatsapp-ingest and telegram-ingest take beside a bare handler and beside Node
-// servers of the libraries people use, what a message costs from POST to callback
-// with an instant model, how many SQL round trips a turn makes, and how long each
-// function takes from start to ready.
+// servers of the libraries people use; what a message costs from POST to callback
+// with an instant model, alone and at 1,000 sessions at once, and how many SQL round
+// trips that makes; sandboxes beside bubblewrap alone; an idle hour beside the same
+// functions always on; turns beside more and more history, agents and sandboxes;
+// and how long each function takes from start to ready.
 package main
 
 import (
