@@ -21,7 +21,7 @@ modules = $(patsubst %/go.mod,%,$(wildcard shared/go.mod functions/*/go.mod scri
 progress = { awk '/^[^ \#:]+$$/ { if (++n % 50 == 0) { print "  compiled " n " packages"; fflush() } next } { print; fflush() }' >&2; }
 
 # Loads every package with all tests, so that go.work.sum has what that needs.
-every-package = go list -deps -test -tags local,system,e2e,browser work >/dev/null
+every-package = go list -deps -test -tags local,system,e2e,browser,clusterbench,profile work >/dev/null
 
 .PHONY: help
 help: ## list the verbs
@@ -92,14 +92,18 @@ e2e: ## test the whole system on the Kubernetes cluster of KUBECONFIG (with Knat
 	@go test -count=1 -tags e2e -timeout 60m -v ./scripts/e2e $(ARGS)
 
 .PHONY: bench
-bench: ## measure ingest, overhead per message, SQL round trips and start times
+bench: ## measure one machine: ingest, turns at 1 to 1,000 sessions at once, sandboxes, an idle hour, growth
 	@scripts/setup.sh
-	@go run ./scripts/bench $(ARGS)
+	@go run -tags local ./scripts/bench $(ARGS)
+
+.PHONY: bench-cluster
+bench-cluster: ## measure on the cluster of KUBECONFIG, beside hello-world, bare Pods and raw exec (half an hour); see scripts/e2e/README.md
+	@go test -count=1 -tags e2e,clusterbench -timeout 90m -run '^TestBench$$' -v ./scripts/e2e $(ARGS)
 
 .PHONY: bench-data
 bench-data: ## measure every list of the API on a million sessions and ten million log entries (half an hour, 12 GB of disk)
 	@scripts/setup.sh
-	@go run ./scripts/benchdata $(ARGS)
+	@go run -tags local ./scripts/benchdata $(ARGS)
 
 .PHONY: migrate
 migrate: ## bring the database of DATABASE_URL to the newest schema
@@ -166,7 +170,7 @@ verify-generate: bin/controller-gen
 verify-vet:
 	@echo 'verify: vet' >&2
 	@go vet work
-	@go vet -tags local,system,e2e,browser work
+	@go vet -tags local,system,e2e,browser,clusterbench,profile work
 
 # As ko builds an image: without go.work, C and the tags of development.
 .PHONY: verify-images

@@ -12,6 +12,7 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
+	"tuluat.ai/harness/scripts/internal/figure"
 	"tuluat.ai/harness/scripts/internal/localpg"
 	"tuluat.ai/harness/shared/harness"
 )
@@ -42,7 +43,7 @@ const (
 // signed message per POST, and telegram-ingest with its peer. Ours do more than
 // the others per message: route, sender policy, conversation, numbered message,
 // outbox row, and the wake event to a broker.
-func channels(ctx context.Context, o options, bin string, pg *localpg.Server) ([]Figure, error) {
+func channels(ctx context.Context, o options, bin string, pg *localpg.Server) ([]figure.Figure, error) {
 	if err := prepareChannels(ctx, pg, "bench_channels"); err != nil {
 		return nil, err
 	}
@@ -59,7 +60,7 @@ func channels(ctx context.Context, o options, bin string, pg *localpg.Server) ([
 	if err != nil {
 		return nil, err
 	}
-	database, err := postmaster(filepath.Join(filepath.Dir(bin), "postgres"))
+	database, err := pg.PID()
 	if err != nil {
 		return nil, err
 	}
@@ -109,7 +110,7 @@ func (s *side) measure(ctx context.Context, d time.Duration, run, database int) 
 	}
 	s.sent += r.answers
 	per := float64(r.answers) / 1000
-	r.cpu, r.database = milliseconds(after-mine)/per, milliseconds(databaseAfter-theirs)/per
+	r.cpu, r.database = figure.Milliseconds(after-mine)/per, figure.Milliseconds(databaseAfter-theirs)/per
 	return r, nil
 }
 
@@ -138,11 +139,11 @@ func checkRows(ctx context.Context, dsn string, sides []*side) error {
 	return nil
 }
 
-func channelFigures(sides []*side) []Figure {
-	figures := []Figure{{Name: "whatsapp-ingest and telegram-ingest, more than the others:", Note: "route, sender policy, conversation, outbox row, wake event to a broker (202)"}}
+func channelFigures(sides []*side) []figure.Figure {
+	figures := []figure.Figure{{Name: "whatsapp-ingest and telegram-ingest, more than the others:", Note: "route, sender policy, conversation, outbox row, wake event to a broker (202)"}}
 	for _, s := range sides {
 		if s.note != "" {
-			figures = append(figures, Figure{Name: s.name, Note: s.note})
+			figures = append(figures, figure.Figure{Name: s.name, Note: s.note})
 			continue
 		}
 		figures = append(figures,
@@ -159,7 +160,7 @@ func channelFigures(sides []*side) []Figure {
 	ours, bare := byName[whatsappIngest], byName[bareHandler]
 	figures = append(figures, compare("whatsapp-ingest rate, ours / bare", ours, func(n int) float64 {
 		return ours.results[n].rate / bare.results[n].rate
-	}).atLeast(0.7, "at least 0.7"))
+	}).AtLeast(0.7, "at least 0.7"))
 	var measured []*side
 	for _, s := range sides {
 		against := byName[whatsappIngest]
@@ -171,7 +172,7 @@ func channelFigures(sides []*side) []Figure {
 		}
 		name := "per CPU second, " + against.name + " / " + s.name
 		if s.note != "" {
-			figures = append(figures, Figure{Name: name, Note: s.note})
+			figures = append(figures, figure.Figure{Name: name, Note: s.note})
 			continue
 		}
 		measured = append(measured, s)
@@ -179,7 +180,7 @@ func channelFigures(sides []*side) []Figure {
 	}
 	better := "per CPU second, whatsapp-ingest / better of the peers"
 	if len(measured) == 0 {
-		return append(figures, Figure{Name: better, Note: "no peer was measured"})
+		return append(figures, figure.Figure{Name: better, Note: "no peer was measured"})
 	}
 	return append(figures, compare(better, ours, func(n int) float64 {
 		least := measured[0].results[n].cpu
@@ -187,24 +188,24 @@ func channelFigures(sides []*side) []Figure {
 			least = min(least, s.results[n].cpu)
 		}
 		return least / ours.results[n].cpu
-	}).atLeast(1.4, "at least 1.4"))
+	}).AtLeast(1.4, "at least 1.4"))
 }
 
-func (s *side) figure(what, unit string, value func(sideResult) float64) Figure {
+func (s *side) figure(what, unit string, value func(sideResult) float64) figure.Figure {
 	var values []float64
 	for _, r := range s.results {
 		values = append(values, value(r))
 	}
-	return figure(s.name+": "+what, unit, values)
+	return figure.Of(s.name+": "+what, unit, values...)
 }
 
 // compare is the figure of a ratio, run by run.
-func compare(name string, of *side, ratio func(n int) float64) Figure {
+func compare(name string, of *side, ratio func(n int) float64) figure.Figure {
 	var values []float64
 	for n := range of.results {
 		values = append(values, ratio(n))
 	}
-	return figure(name, "ratio", values)
+	return figure.Of(name, "ratio", values...)
 }
 
 const (

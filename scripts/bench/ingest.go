@@ -21,6 +21,7 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
+	"tuluat.ai/harness/scripts/internal/figure"
 	"tuluat.ai/harness/scripts/internal/localpg"
 	"tuluat.ai/harness/shared/harness"
 	"tuluat.ai/harness/shared/postgres/schema"
@@ -34,7 +35,7 @@ const (
 
 // ingest loads webhook-ingest, wake event and outbox on, and the bare handler
 // in turn, each as a process of its own on one server, and compares pair by pair.
-func ingest(ctx context.Context, o options, bin string, pg *localpg.Server) ([]Figure, error) {
+func ingest(ctx context.Context, o options, bin string, pg *localpg.Server) ([]figure.Figure, error) {
 	if err := prepareIngest(ctx, pg); err != nil {
 		return nil, err
 	}
@@ -72,13 +73,13 @@ func ingest(ctx context.Context, o options, bin string, pg *localpg.Server) ([]F
 		ourRates, bareRates = append(ourRates, a.rate), append(bareRates, b.rate)
 		ourTails, bareTails = append(ourTails, a.p99), append(bareTails, b.p99)
 	}
-	return []Figure{
-		figure("ingest at 32 connections: webhook-ingest", "req/s", ourRates),
-		figure("ingest at 32 connections: bare handler", "req/s", bareRates),
-		figure("ingest rate, ours / bare", "ratio", rates).atLeast(0.7, "at least 0.7"),
-		figure("ingest p99: webhook-ingest", "ms", ourTails),
-		figure("ingest p99: bare handler", "ms", bareTails),
-		figure("ingest p99, ours / bare", "ratio", tails).atMost(2, "at most 2"),
+	return []figure.Figure{
+		figure.Of("ingest at 32 connections: webhook-ingest", "req/s", ourRates...),
+		figure.Of("ingest at 32 connections: bare handler", "req/s", bareRates...),
+		figure.Of("ingest rate, ours / bare", "ratio", rates...).AtLeast(0.7, "at least 0.7"),
+		figure.Of("ingest p99: webhook-ingest", "ms", ourTails...),
+		figure.Of("ingest p99: bare handler", "ms", bareTails...),
+		figure.Of("ingest p99, ours / bare", "ratio", tails...).AtMost(2, "at most 2"),
 	}, nil
 }
 

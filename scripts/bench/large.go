@@ -6,10 +6,10 @@ import (
 	"net/http"
 	"net/url"
 	"path/filepath"
-	"slices"
 	"strings"
 	"time"
 
+	"tuluat.ai/harness/scripts/internal/figure"
 	"tuluat.ai/harness/scripts/internal/localpg"
 	"tuluat.ai/harness/scripts/internal/pgproxy"
 )
@@ -22,7 +22,7 @@ const (
 
 // large measures one POST of 1,000 WhatsApp messages and 3 MB: to a process that
 // runs, and from the start of a process to the answer to its first request.
-func large(ctx context.Context, o options, bin string, pg *localpg.Server) ([]Figure, error) {
+func large(ctx context.Context, o options, bin string, pg *localpg.Server) ([]figure.Figure, error) {
 	if err := prepareChannels(ctx, pg, "bench_large"); err != nil {
 		return nil, err
 	}
@@ -30,7 +30,7 @@ func large(ctx context.Context, o options, bin string, pg *localpg.Server) ([]Fi
 	defer broker.Close()
 	program := filepath.Join(bin, "whatsapp-ingest")
 	env := channelEnv(pg.DSN("bench_large"), broker.URL)
-	var figures []Figure
+	var figures []figure.Figure
 	sent := 0
 	for _, people := range []int{100, largeUpdates} {
 		say("%d POSTs of 1,000 updates of %d people, and as many process starts", o.posts, people)
@@ -44,8 +44,8 @@ func large(ctx context.Context, o options, bin string, pg *localpg.Server) ([]Fi
 		}
 		name := fmt.Sprintf("POST of 1,000 updates, 3 MB, %d people", people)
 		figures = append(figures,
-			quantile(name, 0.5, warm).atMost(250, "at most 250 ms"), quantile(name, 0.99, warm),
-			quantile(name+", from process start", 0.5, cold), quantile(name+", from process start", 0.99, cold).atMost(1000, "at most 1 s"),
+			quantile(name, 0.5, warm).AtMost(250, "at most 250 ms"), quantile(name, 0.99, warm),
+			quantile(name+", from process start", 0.5, cold), quantile(name+", from process start", 0.99, cold).AtMost(1000, "at most 1 s"),
 		)
 	}
 	counted, err := largeCounted(ctx, program, pg, &sent, broker)
@@ -56,9 +56,8 @@ func large(ctx context.Context, o options, bin string, pg *localpg.Server) ([]Fi
 	return append(figures, counted...), checkRows(ctx, pg.DSN("bench_large"), []*side{rows})
 }
 
-func quantile(name string, q float64, took []float64) Figure {
-	sorted := slices.Sorted(slices.Values(took))
-	return Figure{Name: fmt.Sprintf("%s: p%g", name, q*100), Unit: "ms", Value: at(sorted, q), Low: sorted[0], High: sorted[len(sorted)-1]}
+func quantile(name string, q float64, took []float64) figure.Figure {
+	return figure.Quantile(fmt.Sprintf("%s: p%g", name, q*100), "ms", q, took)
 }
 
 func largeRequest(base string, sent *int, people int) (*http.Request, error) {
@@ -97,7 +96,7 @@ func largeWarm(ctx context.Context, o options, program string, env []string, peo
 			return nil, err
 		}
 		if n > 0 { // the first opens the connections
-			took = append(took, milliseconds(time.Since(began)))
+			took = append(took, figure.Milliseconds(time.Since(began)))
 		}
 	}
 	return took, nil
@@ -124,7 +123,7 @@ func largeCold(ctx context.Context, o options, program string, env []string, peo
 			err = send(ctx, client, request, http.StatusOK)
 			client.CloseIdleConnections()
 		}
-		took = append(took, milliseconds(time.Since(began)))
+		took = append(took, figure.Milliseconds(time.Since(began)))
 		s.stop()
 		if err != nil {
 			return nil, err
@@ -134,7 +133,7 @@ func largeCold(ctx context.Context, o options, program string, env []string, peo
 }
 
 // largeCounted counts what one such POST costs the database and the broker.
-func largeCounted(ctx context.Context, program string, pg *localpg.Server, sent *int, broker *sink) ([]Figure, error) {
+func largeCounted(ctx context.Context, program string, pg *localpg.Server, sent *int, broker *sink) ([]figure.Figure, error) {
 	const people = 100
 	dsn := pg.DSN("bench_large")
 	target, err := url.Parse(dsn)
@@ -169,8 +168,8 @@ func largeCounted(ctx context.Context, program string, pg *localpg.Server, sent 
 		}
 		trips, wakes = float64(proxy.RoundTrips()-before), float64(broker.taken.Load()-woken)
 	}
-	return []Figure{
-		figure("POST of 1,000 updates: SQL round trips", "", []float64{trips}).atMost(1, "one"),
-		figure("POST of 1,000 updates, 100 people: wake events", "", []float64{wakes}).atMost(people, "one per conversation"),
+	return []figure.Figure{
+		figure.Of("POST of 1,000 updates: SQL round trips", "", trips).AtMost(1, "one"),
+		figure.Of("POST of 1,000 updates, 100 people: wake events", "", wakes).AtMost(people, "one per conversation"),
 	}, nil
 }

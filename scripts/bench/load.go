@@ -10,6 +10,8 @@ import (
 	"sync"
 	"sync/atomic"
 	"time"
+
+	"tuluat.ai/harness/scripts/internal/figure"
 )
 
 // asker makes the nth request of connection c. No two are the same message.
@@ -56,7 +58,7 @@ func load(ctx context.Context, d time.Duration, want int, ask asker) (loadResult
 		return loadResult{}, failed
 	}
 	slices.Sort(took)
-	return loadResult{rate: float64(len(took)) / elapsed.Seconds(), p99: milliseconds(at(took, 0.99)), answers: len(took)}, nil
+	return loadResult{rate: float64(len(took)) / elapsed.Seconds(), p99: figure.Milliseconds(figure.At(took, 0.99)), answers: len(took)}, nil
 }
 
 func send(ctx context.Context, client *http.Client, request *http.Request, want int) error {

@@ -1,14 +1,15 @@
 // Command bench measures one machine's figures, each beside its baseline in the
 // same run, pairs in turn, and prints a table: how many requests webhook-ingest,
 // whatsapp-ingest and telegram-ingest take beside a bare handler and beside Node
-// servers of the libraries people use, what a message costs from POST to callback
-// with an instant model, how many SQL round trips a turn makes, and how long each
-// function takes from start to ready.
+// servers of the libraries people use; what a message costs from POST to callback
+// with an instant model, alone and at 1,000 sessions at once, and how many SQL round
+// trips that makes; sandboxes beside bubblewrap alone; an idle hour beside the same
+// functions always on; turns beside more and more history, agents and sandboxes;
+// and how long each function takes from start to ready.
 package main
 
 import (
 	"context"
-	"encoding/json"
 	"flag"
 	"fmt"
 	"os"
@@ -19,6 +20,7 @@ import (
 	"syscall"
 	"time"
 
+	"tuluat.ai/harness/scripts/internal/figure"
 	"tuluat.ai/harness/scripts/internal/localpg"
 )
 
@@ -31,6 +33,13 @@ type options struct {
 	peers    int           // processes of each Node server
 	only     string        // one section; empty: all
 	json     string        // file for the figures; empty: none
+	boxes    int           // sandboxes, one after the other
+	ticks    int           // of the sweep, of each side
+	quiet    int           // messages that find no process
+	window   time.Duration // that a process is kept behind its last request
+	still    time.Duration // that the always-on layout is watched
+	growth   int           // messages of history, at most
+	profile  string        // folder for profiles of functions in the turns; empty: none
 }
 
 func main() {
@@ -41,8 +50,15 @@ func main() {
 	flag.IntVar(&o.starts, "starts", 21, "starts per function")
 	flag.IntVar(&o.posts, "posts", 20, "POSTs of 1,000 updates")
 	flag.IntVar(&o.peers, "peer-processes", runtime.NumCPU(), "processes of each Node server")
-	flag.StringVar(&o.only, "only", "", "one section: starts, ingest, whatsapp-ingest, large or turns")
+	flag.StringVar(&o.only, "only", "", "one section: starts, ingest, whatsapp-ingest, large, turns, sandboxes, idle or growth")
 	flag.StringVar(&o.json, "json", "", "write the figures to this file too")
+	flag.IntVar(&o.boxes, "boxes", 15, "sandboxes that are started one after the other")
+	flag.IntVar(&o.ticks, "ticks", 15, "ticks of the sweep when nothing is open, of each side")
+	flag.IntVar(&o.quiet, "quiet", 5, "messages that each find no process")
+	flag.DurationVar(&o.window, "window", 20*time.Second, "how long a process is kept behind its last request, as the Services' window says")
+	flag.DurationVar(&o.still, "still", 30*time.Second, "how long the functions are watched that are always on")
+	flag.IntVar(&o.growth, "growth", 100_000, "messages of history beside which turns are measured, from 1,000 on, ten times as many at a time")
+	flag.StringVar(&o.profile, "profile", "", "keep CPU profiles of the functions during the turns in this folder, and flame graphs of them")
 	flag.Parse()
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	err := run(ctx, o)
@@ -53,18 +69,6 @@ func main() {
 	}
 }
 
-// Figure is one line of the result.
-type Figure struct {
-	Name   string  `json:"name"`
-	Value  float64 `json:"value"` // median
-	Low    float64 `json:"low"`
-	High   float64 `json:"high"`
-	Unit   string  `json:"unit"`
-	Target string  `json:"target,omitempty"`
-	Met    *bool   `json:"met,omitempty"`
-	Note   string  `json:"note,omitempty"` // instead of a value: why there is none
-}
-
 func run(ctx context.Context, o options) error {
 	dir, err := os.MkdirTemp("", "tuluat-bench-")
 	if err != nil {
@@ -73,7 +77,17 @@ func run(ctx context.Context, o options) error {
 	defer os.RemoveAll(dir)
 	say("building")
 	bin := filepath.Join(dir, "bin")
-	if err := build(ctx, bin); err != nil {
+	tags := "local"
+	if o.profile != "" {
+		if o.profile, err = filepath.Abs(o.profile); err != nil {
+			return err
+		}
+		if err := os.MkdirAll(o.profile, 0o755); err != nil {
+			return err
+		}
+		tags += ",profile"
+	}
+	if err := build(ctx, bin, tags); err != nil {
 		return err
 	}
 	say("starting Postgres (fsync on)")
@@ -86,7 +100,7 @@ func run(ctx context.Context, o options) error {
 			say("Postgres: %v", err)
 		}
 	}()
-	var figures []Figure
+	var figures []figure.Figure
 	known := false
 	for _, section := range sections {
 		if o.only != "" && o.only != section.name {
@@ -102,19 +116,19 @@ func run(ctx context.Context, o options) error {
 	if !known {
 		return fmt.Errorf("there is no section %q", o.only)
 	}
-	print(figures)
-	return write(o.json, figures)
+	figure.Print(os.Stdout, figures)
+	return figure.Write(o.json, figures)
 }
 
 var sections = []struct {
 	name    string
-	measure func(context.Context, options, string, *localpg.Server) ([]Figure, error)
-}{{"starts", starts}, {"ingest", ingest}, {"whatsapp-ingest", channels}, {"large", large}, {"turns", turns}}
+	measure func(context.Context, options, string, *localpg.Server) ([]figure.Figure, error)
+}{{"starts", starts}, {"ingest", ingest}, {"whatsapp-ingest", channels}, {"large", large}, {"turns", turns}, {"sandboxes", sandboxes}, {"idle", idle}, {"growth", growth}}
 
 var functions = []string{"agent-status", "agent-step", "dead-letter", "management-api", "reaper-cron", "sandbox-exec", "telegram-ingest", "temporal-bridge", "webhook-ingest", "whatsapp-ingest"}
 
-func build(ctx context.Context, bin string) error {
-	args := []string{"build", "-tags", "local", "-o", bin + "/", "./functions/sandbox-exec/runner", "./scripts/bench/baseline"}
+func build(ctx context.Context, bin, tags string) error {
+	args := []string{"build", "-tags", tags, "-o", bin + "/", "./functions/sandbox-exec/runner", "./scripts/bench/baseline"}
 	for _, f := range functions {
 		args = append(args, "./functions/"+f)
 	}
@@ -122,34 +136,6 @@ func build(ctx context.Context, bin string) error {
 	cmd.Env = append(os.Environ(), "CGO_ENABLED=0")
 	cmd.Stdout, cmd.Stderr = os.Stderr, os.Stderr
 	return cmd.Run()
-}
-
-func print(figures []Figure) {
-	fmt.Printf("\n%-66s %12s %12s %12s  %s\n", "", "median", "lowest", "highest", "")
-	for _, f := range figures {
-		if f.Note != "" {
-			fmt.Printf("%-66s %s\n", f.Name, f.Note)
-			continue
-		}
-		verdict := ""
-		if f.Met != nil {
-			if verdict = "met: " + f.Target; !*f.Met {
-				verdict = "MISSED: " + f.Target
-			}
-		}
-		fmt.Printf("%-66s %12.2f %12.2f %12.2f  %-6s %s\n", f.Name, f.Value, f.Low, f.High, f.Unit, verdict)
-	}
-}
-
-func write(file string, figures []Figure) error {
-	if file == "" {
-		return nil
-	}
-	text, err := json.MarshalIndent(figures, "", "  ")
-	if err != nil {
-		return err
-	}
-	return os.WriteFile(file, append(text, '\n'), 0o644)
 }
 
 func say(format string, args ...any) { fmt.Fprintf(os.Stderr, "bench: "+format+"\n", args...) }

@@ -13,6 +13,7 @@ import (
 	"syscall"
 	"time"
 
+	"tuluat.ai/harness/scripts/internal/figure"
 	"tuluat.ai/harness/scripts/internal/localpg"
 )
 
@@ -21,9 +22,9 @@ const startLimit = 80.0 // milliseconds
 
 // starts measures each function from exec to ready. Its database does not
 // exist: readiness needs nothing.
-func starts(ctx context.Context, o options, bin string, _ *localpg.Server) ([]Figure, error) {
+func starts(ctx context.Context, o options, bin string, _ *localpg.Server) ([]figure.Figure, error) {
 	say("process starts: %d per function", o.starts)
-	var figures []Figure
+	var figures []figure.Figure
 	for _, f := range functions {
 		var took []float64
 		for range o.starts {
@@ -31,9 +32,9 @@ func starts(ctx context.Context, o options, bin string, _ *localpg.Server) ([]Fi
 			if err != nil {
 				return nil, fmt.Errorf("%s: %w", f, err)
 			}
-			took = append(took, milliseconds(d))
+			took = append(took, figure.Milliseconds(d))
 		}
-		figures = append(figures, figure("start to ready: "+f, "ms", took).atMost(startLimit, "p50 at most 80 ms"))
+		figures = append(figures, figure.Of("start to ready: "+f, "ms", took...).AtMost(startLimit, "p50 at most 80 ms"))
 	}
 	return figures, nil
 }

@@ -92,15 +92,20 @@ func (c *cluster) pods(ctx context.Context, namespace, selector string) ([]corev
 
 // exec runs a command in a container as kubectl does, without any runner.
 func (c *cluster) exec(ctx context.Context, namespace, pod, container string, command ...string) (string, error) {
+	var out bytes.Buffer
+	err := c.execTo(ctx, &out, namespace, pod, container, command...)
+	return out.String(), err
+}
+
+// execTo is exec with what the command prints for out.
+func (c *cluster) execTo(ctx context.Context, out io.Writer, namespace, pod, container string, command ...string) error {
 	request := c.client.CoreV1().RESTClient().Post().Resource("pods").Namespace(namespace).Name(pod).SubResource("exec").
 		VersionedParams(&corev1.PodExecOptions{Container: container, Command: command, Stdout: true, Stderr: true}, scheme.ParameterCodec)
 	executor, err := remotecommand.NewWebSocketExecutor(c.config, "GET", request.URL().String())
 	if err != nil {
-		return "", err
+		return err
 	}
-	var out bytes.Buffer
-	err = executor.StreamWithContext(ctx, remotecommand.StreamOptions{Stdout: &out, Stderr: &out})
-	return out.String(), err
+	return executor.StreamWithContext(ctx, remotecommand.StreamOptions{Stdout: out, Stderr: out})
 }
 
 // shell runs a person's command, as those that restart parts of the cluster.

@@ -15,16 +15,16 @@ import (
 // figures are what was measured, for the table at the end.
 type figures struct {
 	mu   sync.Mutex
-	rows []figure
+	rows []figureRow
 }
 
-type figure struct{ journey, what, value, bound string }
+type figureRow struct{ journey, what, value, bound string }
 
 // add notes one. Without a bound nothing is claimed.
 func (f *figures) add(journey, what, value, bound string) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	f.rows = append(f.rows, figure{journey, what, value, bound})
+	f.rows = append(f.rows, figureRow{journey, what, value, bound})
 }
 
 func (f *figures) print(w io.Writer) {

@@ -43,10 +43,30 @@ const starts = 8
 // timeStarts compares the time from an event to the first instruction of its
 // command in a new sandbox with that of bare Pods.
 func timeStarts(t *testing.T, s *system, h *hook) {
+	m := measureStarts(t, s, h, starts)
+	own, bound := quantile(m.ours, 0.5), quantile(m.bare, 0.5)
+	ratio := float64(own) / float64(bound)
+	s.figures.add("timings", "event to command start, new sandbox", spread(m.ours), "")
+	s.figures.add("timings", "event to RUNNING committed", spread(m.rows), "")
+	s.figures.add("timings", "bare Pod, same image and init container, create to running", spread(m.bare), "")
+	s.figures.add("timings", "plain Pod, same image, create to running", spread(m.plain), "")
+	s.figures.add("timings", "event to command start / bare Pod", fmt.Sprintf("%.2f", ratio), "1.25")
+	t.Logf("event to command start %v, bare %v, plain %v", m.ours, m.bare, m.plain)
+}
+
+// startTimes are those of new sandboxes and of bare Pods, in turn.
+type startTimes struct {
+	ours, rows []time.Duration // from the event to the command's first instruction, and to RUNNING in its row
+	bare       []time.Duration // of a Pod with the same image and init container, from its creation until it runs
+	plain      []time.Duration // of one without the init container
+	model      *corev1.Pod     // a sandbox, as the bare Pods are made
+}
+
+func measureStarts(t *testing.T, s *system, h *hook, n int) startTimes {
+	t.Helper()
 	ctx := t.Context()
-	var ours, rows, bare, plain []time.Duration
-	var model *corev1.Pod
-	for i := range starts + 1 {
+	var m startTimes
+	for i := range n + 1 {
 		mark := fmt.Sprintf("start-%d", i)
 		began := h.in(mark)
 		if _, err := began.ask(ctx, patience, "run: date +%s.%N; : "+mark); err != nil {
@@ -58,30 +78,23 @@ func timeStarts(t *testing.T, s *system, h *hook) {
 			t.Fatalf("%s is %s %q", mark, e.State, e.Reason)
 		}
 		if i == 0 { // the function may have slept; its sandbox is the model of the bare Pods
-			model, err = s.cluster.client.CoreV1().Pods(s.sandboxes()).Get(ctx, *e.Name, metav1.GetOptions{})
+			m.model, err = s.cluster.client.CoreV1().Pods(s.sandboxes()).Get(ctx, *e.Name, metav1.GetOptions{})
 			must(t, err)
 			continue
 		}
 		at, err := strconv.ParseFloat(strings.TrimSpace(e.Output), 64)
 		must(t, err)
-		ours = append(ours, time.Unix(0, int64(at*1e9)).Sub(e.CreatedAt))
-		rows = append(rows, e.StartedAt.Sub(e.CreatedAt))
+		m.ours = append(m.ours, time.Unix(0, int64(at*1e9)).Sub(e.CreatedAt))
+		m.rows = append(m.rows, e.StartedAt.Sub(e.CreatedAt))
 		// In turns, so that what else the machine does falls on all alike.
-		took, err := s.barePod(ctx, model, true)
+		took, err := s.barePod(ctx, m.model, true)
 		must(t, err)
-		bare = append(bare, took)
-		took, err = s.barePod(ctx, model, false)
+		m.bare = append(m.bare, took)
+		took, err = s.barePod(ctx, m.model, false)
 		must(t, err)
-		plain = append(plain, took)
+		m.plain = append(m.plain, took)
 	}
-	own, bound := quantile(ours, 0.5), quantile(bare, 0.5)
-	ratio := float64(own) / float64(bound)
-	s.figures.add("timings", "event to command start, new sandbox", spread(ours), "")
-	s.figures.add("timings", "event to RUNNING committed", spread(rows), "")
-	s.figures.add("timings", "bare Pod, same image and init container, create to running", spread(bare), "")
-	s.figures.add("timings", "plain Pod, same image, create to running", spread(plain), "")
-	s.figures.add("timings", "event to command start / bare Pod", fmt.Sprintf("%.2f", ratio), "1.25")
-	t.Logf("event to command start %v, bare %v, plain %v", ours, bare, plain)
+	return m
 }
 
 // likeSandbox is a Pod as a sandbox has it, with or without its init container,
@@ -130,34 +143,13 @@ const execs = 40
 // timeExecs compares `true` through the driver in a warm sandbox with a raw exec
 // of the same in the same Pod.
 func timeExecs(t *testing.T, s *system, h *hook) {
-	ctx := t.Context()
-	if _, err := h.in("exec").ask(ctx, patience, "run: : exec-place"); err != nil {
-		t.Fatal(err)
-	}
-	e, err := h.awaitExecution(ctx, patience, "exec-place", hasEnded)
-	must(t, err)
-	box := sandbox.Sandbox{ID: harness.SandboxID(*e.SandboxID), Name: *e.Name, UID: e.UID, Agent: harness.AgentName(h.name), ExpiresAt: time.Now().Add(time.Minute)}
-	images := t.TempDir()
-	must(t, os.WriteFile(filepath.Join(images, "default"), []byte(s.settings.standard), 0o600))
-	driver, err := kubernetes.New(kubernetes.Options{Config: s.cluster.config, Namespace: s.sandboxes(), RunnerImage: "not-started-here", ImagesDir: images})
-	must(t, err)
+	w := s.warmSandbox(t, h)
 	var ours, raw []time.Duration
 	for i := range execs + 2 {
-		began := time.Now()
-		result, err := sandbox.Exec(ctx, driver, box, sandbox.Request{
-			ID: harness.ExecutionID("exe_" + strings.ToLower(rand.Text())), Nonce: rand.Text(), Command: []string{"true"}, Timeout: 10 * time.Second,
-		}, func(string, int64, []byte) {})
-		took := time.Since(began)
-		must(t, err)
-		if result.State != harness.ExecutionCompleted {
-			t.Fatalf("true is %s %s %q", result.State, result.Reason, result.Message)
-		}
-		began = time.Now()
-		if _, err := s.cluster.exec(ctx, s.sandboxes(), box.Name, "sandbox", "true"); err != nil {
-			t.Fatal(err)
-		}
+		took, _ := w.proved(t, "true")
+		alone, _ := w.raw(t, "true")
 		if i >= 2 { // connections are warm
-			ours, raw = append(ours, took), append(raw, time.Since(began))
+			ours, raw = append(ours, took), append(raw, alone)
 		}
 	}
 	own, bound := quantile(ours, 0.5), quantile(raw, 0.5)
@@ -165,6 +157,62 @@ func timeExecs(t *testing.T, s *system, h *hook) {
 	s.figures.add("timings", "exec of true in a warm sandbox, proved", spread(ours), "")
 	s.figures.add("timings", "raw client-go exec of true", spread(raw), "")
 	s.figures.add("timings", "exec / raw exec", fmt.Sprintf("%.2f", ratio), "1.3")
+}
+
+// warmSandbox is one that a command has run in, with a driver of our own.
+type warmSandbox struct {
+	s      *system
+	box    sandbox.Sandbox
+	driver *kubernetes.Driver
+}
+
+func (s *system) warmSandbox(t *testing.T, h *hook) warmSandbox {
+	t.Helper()
+	ctx := t.Context()
+	if _, err := h.in("exec").ask(ctx, patience, "run: : exec-place"); err != nil {
+		t.Fatal(err)
+	}
+	e, err := h.awaitExecution(ctx, patience, "exec-place", hasEnded)
+	must(t, err)
+	w := warmSandbox{s: s, box: sandbox.Sandbox{ID: harness.SandboxID(*e.SandboxID), Name: *e.Name, UID: e.UID, Agent: harness.AgentName(h.name), ExpiresAt: time.Now().Add(time.Minute)}}
+	images := t.TempDir()
+	must(t, os.WriteFile(filepath.Join(images, "default"), []byte(s.settings.standard), 0o600))
+	w.driver, err = kubernetes.New(kubernetes.Options{Config: s.cluster.config, Namespace: s.sandboxes(), RunnerImage: "not-started-here", ImagesDir: images})
+	must(t, err)
+	return w
+}
+
+// proved runs a command through the driver and says how much it printed. Of a
+// stream the sandbox keeps 32 MiB at most; the rest is drained and counted.
+func (w warmSandbox) proved(t *testing.T, command ...string) (took time.Duration, printed int64) {
+	t.Helper()
+	began := time.Now()
+	result, err := sandbox.Exec(t.Context(), w.driver, w.box, sandbox.Request{
+		ID: harness.ExecutionID("exe_" + strings.ToLower(rand.Text())), Nonce: rand.Text(), Command: command, Timeout: 2 * time.Minute, MaxOutput: 1 << 30,
+	}, func(string, int64, []byte) {})
+	took = time.Since(began)
+	must(t, err)
+	if result.State != harness.ExecutionCompleted {
+		t.Fatalf("%q is %s %s %q", command, result.State, result.Reason, result.Message)
+	}
+	return took, result.StdoutBytes
+}
+
+// raw runs it as kubectl does, and counts too.
+func (w warmSandbox) raw(t *testing.T, command ...string) (took time.Duration, printed int64) {
+	t.Helper()
+	var n counting
+	began := time.Now()
+	must(t, w.s.cluster.execTo(t.Context(), &n, w.s.sandboxes(), w.box.Name, "sandbox", command...))
+	return time.Since(began), int64(n)
+}
+
+// counting takes what is written and keeps how much it was.
+type counting int64
+
+func (c *counting) Write(p []byte) (int, error) {
+	*c += counting(len(p))
+	return len(p), nil
 }
 
 // timeWarm measures a message to its reply, all functions awake.

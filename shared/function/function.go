@@ -111,6 +111,9 @@ func run(ctx context.Context, o options, build Build, ready func(Addresses)) (er
 	}
 	env := Env{Getenv: o.getenv, Name: o.name, Log: log, Metrics: prometheus.NewRegistry(), onExit: &closers{}}
 	defer env.onExit.close()
+	if err := profile(env); err != nil {
+		return err
+	}
 	traces, err := trace.Open(o.getenv, o.name, log)
 	if err != nil {
 		return err

@@ -48,21 +48,29 @@ func (w *stepWriter) attempts() {
 }
 
 // attemptsSQL finds how models that agent and session of session $1 ask stand: what
-// came of the questions of the running turn, and in the last minute of all those of
-// the agent that say something of the model and not of what it was asked.
+// came of the questions of the running turn, and in the last minute of those of the
+// agent that say something of the model and not of what it was asked. It reads few
+// more of them than it gives, however much the agent is asked, and of the session no
+// more than its turn, none of whose questions has the number of an earlier step.
 const attemptsSQL = `
 WITH s AS (
-    SELECT session_id, agent_name, step_seq, (SELECT m.message_id FROM messages m WHERE m.session_id = sessions.session_id AND m.state = 'RUNNING') AS message_id
+    SELECT session_id, agent_name, step_seq, turn_steps, (SELECT m.message_id FROM messages m WHERE m.session_id = sessions.session_id AND m.state = 'RUNNING') AS message_id
     FROM sessions WHERE session_id = $1
 ), near AS (
-    SELECT a.*, a.session_id = s.session_id AND a.step_seq = s.step_seq + 1 AS now FROM s JOIN model_attempts a ON a.session_id = s.session_id AND a.message_id = s.message_id
+    SELECT a.* FROM s CROSS JOIN LATERAL (
+        SELECT * FROM model_attempts
+        WHERE session_id = s.session_id AND step_seq > s.step_seq - s.turn_steps AND message_id = s.message_id AND purpose <> 'GUARDRAIL'
+        ORDER BY model_attempt_id DESC LIMIT 50
+    ) a
     UNION
-    SELECT a.*, a.session_id = s.session_id AND a.step_seq = s.step_seq + 1 AS now FROM s JOIN model_attempts a ON a.agent_name = s.agent_name
-    WHERE a.created_at > now() - interval '1 minute'
-      AND (a.session_id = s.session_id OR a.reason IN ('', 'RATE_LIMITED', 'OVERLOADED', 'TIMEOUT', 'UNREACHABLE', 'KEY_REJECTED', 'NO_CREDIT', 'NOT_FOUND'))
-), newest AS (
-    SELECT * FROM near WHERE purpose <> 'GUARDRAIL' ORDER BY model_attempt_id DESC LIMIT 50
-) SELECT purpose, provider, model, reason, final, wait_millis, now FROM newest ORDER BY model_attempt_id`
+    SELECT a.* FROM s CROSS JOIN LATERAL (
+        SELECT * FROM model_attempts
+        WHERE agent_name = s.agent_name AND created_at > now() - interval '1 minute' AND purpose <> 'GUARDRAIL'
+          AND (session_id = s.session_id OR reason IN ('', 'RATE_LIMITED', 'OVERLOADED', 'TIMEOUT', 'UNREACHABLE', 'KEY_REJECTED', 'NO_CREDIT', 'NOT_FOUND'))
+        ORDER BY created_at DESC, model_attempt_id DESC LIMIT 50
+    ) a
+) SELECT n.purpose, n.provider, n.model, n.reason, n.final, n.wait_millis, n.session_id = s.session_id AND n.step_seq = s.step_seq + 1
+FROM near n, s ORDER BY n.model_attempt_id`
 
 func readAttemptRecord(row pgx.CollectableRow) (AttemptRecord, error) {
 	var r AttemptRecord

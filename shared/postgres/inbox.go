@@ -29,9 +29,9 @@ WITH arrival AS MATERIALIZED ( -- texts are taken from here at the end: they are
                AND o.state NOT IN ('COMPLETED', 'CANCELLED')) AS ended,
            COALESCE((r.spec->>'idleTTL')::bigint / 1000000000, 0)::int AS idle_seconds/*people*/,
            x.address, x.sent_at, x.album, x.paired AND r.pairing AS paired, x.pace_millis, x.pace_burst/*end*/
-    FROM unnest($2::text[], $3::text[], $4::text[], $5::text[], $6::text[], $7::jsonb[], $8::text[], $9::text[], $12::text[])
+    FROM unnest((SELECT $2::text[]), $3::text[], $4::text[], $5::text[], $6::text[], $7::jsonb[], $8::text[], $9::text[], $12::text[])
          WITH ORDINALITY AS a (account, provider_id, chat, channel_user_id, text, metadata, message_id, session_id, only_session, n)/*people*/
-    JOIN unnest($13::text[], $14::text[], $15::timestamptz[], $16::text[], $17::bool[], $18::int[], $19::int[])
+    JOIN unnest((SELECT $13::text[]), $14::text[], $15::timestamptz[], $16::text[], $17::bool[], $18::int[], $19::int[])
          WITH ORDINALITY AS x (other_id, address, sent_at, album, paired, pace_millis, pace_burst, n) USING (n)
     LEFT JOIN LATERAL ( -- row by row: planned as a join it would read every alias of the account
         SELECT k.chat FROM chat_aliases k WHERE k.channel = $1 AND k.account = a.account AND k.alias = a.chat LIMIT 1
@@ -97,7 +97,7 @@ WITH arrival AS MATERIALIZED ( -- texts are taken from here at the end: they are
 ), /*people*/file AS (
     INSERT INTO attachments (attachment_id, session_id, message_id, direction, kind, provider_id, file_name, mime_type, size_bytes, path, state)
     SELECT f.attachment_id, k.session_id, k.message_id, 'INBOUND', f.kind, f.provider_id, f.file_name, f.mime_type, f.size_bytes, f.path, 'OFFERED'
-    FROM unnest($20::int[], $21::text[], $22::text[], $23::text[], $24::text[], $25::text[], $26::bigint[], $27::text[])
+    FROM unnest((SELECT $20::int[]), $21::text[], $22::text[], $23::text[], $24::text[], $25::text[], $26::bigint[], $27::text[])
          AS f (n, attachment_id, kind, provider_id, file_name, mime_type, size_bytes, path)
     JOIN kept k ON k.n = f.n
 ), /*end*/newest AS (

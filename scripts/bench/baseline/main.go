@@ -1,5 +1,6 @@
 // Command baseline is the barest handler that the ingest functions are measured
-// against: HMAC, one INSERT of the body, 202 or 200. It parses nothing.
+// against: HMAC, one INSERT of the body, 202 or 200. It parses nothing. At /turn it
+// is the barest service that answers.
 package main
 
 import (
@@ -35,6 +36,7 @@ func main() {
 	http.HandleFunc("POST /whatsapp", handler(pool, http.StatusOK, os.Getenv("WHATSAPP_APP_SECRET"), "sha256=", "X-Hub-Signature-256", func(*http.Request) string {
 		return ""
 	}))
+	http.HandleFunc("POST /turn", turn(pool))
 	log.Fatal(http.ListenAndServe("127.0.0.1:"+os.Getenv("PORT"), nil))
 }
 

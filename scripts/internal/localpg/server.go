@@ -104,6 +104,9 @@ func (s *Server) DSN(database string) string {
 // Version is the server's major version.
 func (s *Server) Version() int { return s.install.Version }
 
+// PID is the server's first process, whose children do the work.
+func (s *Server) PID() (int, error) { return s.postmaster() }
+
 // Exited is closed when the server has ended, wanted or not.
 func (s *Server) Exited() <-chan struct{} { return s.exited }
 

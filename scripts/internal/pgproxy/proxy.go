@@ -42,6 +42,7 @@ type Proxy struct {
 	o        Options
 	listener net.Listener
 	trips    atomic.Int64
+	bytes    atomic.Int64
 
 	mu     sync.Mutex
 	target string
@@ -88,6 +89,9 @@ func (p *Proxy) SetTarget(target string) {
 // RoundTrips is how many round trips the server has answered; those of opening
 // a connection are not counted.
 func (p *Proxy) RoundTrips() int64 { return p.trips.Load() }
+
+// Bytes is how many have passed, both ways, but for greetings.
+func (p *Proxy) Bytes() int64 { return p.bytes.Load() }
 
 // Close cuts every connection and returns when nothing of the proxy runs.
 func (p *Proxy) Close() {

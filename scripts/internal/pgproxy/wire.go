@@ -72,6 +72,7 @@ func (c *conn) ask() error {
 		if err != nil {
 			return err
 		}
+		c.proxy.bytes.Add(int64(len(message)))
 		unsent = append(unsent, message...)
 		if text, ok := c.executes(message); ok {
 			statements = append(statements, text)
@@ -171,6 +172,7 @@ func (c *conn) answer() error {
 		if err != nil {
 			return errors.Join(err, w.Flush())
 		}
+		c.proxy.bytes.Add(int64(len(message)))
 		switch message[0] {
 		case failure:
 			failed = true

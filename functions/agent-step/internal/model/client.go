@@ -228,7 +228,8 @@ func httpClient(given *http.Client) *http.Client {
 			DialContext:         (&net.Dialer{Timeout: 10 * time.Second}).DialContext,
 			TLSHandshakeTimeout: 10 * time.Second,
 			ForceAttemptHTTP2:   true,
-			MaxIdleConns:        4,
+			MaxIdleConns:        16,
+			MaxIdleConnsPerHost: 8, // as many steps as a pod works at once ask one provider
 			IdleConnTimeout:     60 * time.Second,
 		}
 	}
