@@ -129,7 +129,7 @@ func sweepAll(ctx context.Context, conn *pgx.Conn, sweep *process) error {
 }
 
 func logSize(ctx context.Context, conn *pgx.Conn) (size int64, err error) {
-	err = conn.QueryRow(ctx, `SELECT COALESCE(sum(pg_total_relation_size(inhrelid)), 0)::bigint + pg_total_relation_size('log_archives') + pg_total_relation_size('log_archive_sessions')
+	err = conn.QueryRow(ctx, `SELECT COALESCE(sum(pg_total_relation_size(inhrelid)), 0)::bigint + pg_total_relation_size('log_archives')
 		FROM pg_inherits WHERE inhparent = 'agent_execution_logs'::regclass`).Scan(&size)
 	return size, err
 }
