@@ -7,7 +7,7 @@ func logWords() []Word {
 		{Name: "retentionDays", Meaning: "the days for which Postgres keeps them", Key: "retentionDays"},
 		{Name: "archiveDays", Meaning: "the days for which the archive keeps them after that", Key: "archiveDays"},
 		{Name: "logArchive", Meaning: "an object of the bucket with what Postgres keeps no more, or is about to", Table: "log_archives"},
-		{Name: "archivedSessions", Meaning: "of which sessions an object has entries", Column: "sessions"},
+		{Name: "archivedSessions", Meaning: "of which sessions an object has entries", Column: "archived_sessions"},
 		{Name: "entries", Meaning: "that an object holds log entries", Value: "ENTRIES"},
 		{Name: "entryCount", Meaning: "how many entries an object holds", Column: "entry_count"},
 		{Name: "firstAt", Meaning: "the time of the oldest entry of an object", Column: "first_at"},

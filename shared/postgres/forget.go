@@ -160,7 +160,7 @@ func (s *Store) forgetCounted(ctx context.Context, id, what, sql string, args ..
 // that takes its place as far as that is; found is false when there is none. Objects
 // that are on their way are given up: they are made again of what is left.
 func (s *Store) ForgetArchive(ctx context.Context, id string) (old, next LogArchive, sessions []harness.SessionID, found bool, err error) {
-	const of = `sessions && ARRAY(SELECT f.session_id FROM forget_sessions f WHERE f.forget_request_id = $1 AND f.whole)`
+	const of = `archived_sessions && ARRAY(SELECT f.session_id FROM forget_sessions f WHERE f.forget_request_id = $1 AND f.whole)`
 	if _, err = s.count(ctx, `UPDATE log_archives SET state = 'REMOVING', reason = 'forgotten', updated_at = now() WHERE kind = 'ENTRIES' AND state IN ('PENDING', 'STORED') AND `+of, id); err != nil {
 		return old, next, nil, false, err
 	}

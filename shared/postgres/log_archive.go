@@ -157,7 +157,7 @@ func (s *Store) PlanLogArchive(ctx context.Context, a LogArchive, sessions []har
 	b := &pgx.Batch{}
 	b.Queue(`UPDATE log_archives SET state = 'REMOVING', reason = 'its entries were others when it was made again', updated_at = now()
 		WHERE kind = 'ENTRIES' AND agent_name = $1 AND day = $2 AND part = $3 AND state IN ('PENDING', 'STORED') AND object_key <> $4`, a.Agent, day(a.Day), a.Part, a.Key)
-	b.Queue(`INSERT INTO log_archives AS l (object_key, kind, agent_name, state, digest, size_bytes, day, part, entry_count, first_at, first_log_id, last_at, last_log_id, replaces, sessions)
+	b.Queue(`INSERT INTO log_archives AS l (object_key, kind, agent_name, state, digest, size_bytes, day, part, entry_count, first_at, first_log_id, last_at, last_log_id, replaces, archived_sessions)
 		VALUES ($1, 'ENTRIES', $2, 'PENDING', $3, $4, $5, $6, $7, $8, $9, $10, $11, NULLIF($12, ''), $13)
 		ON CONFLICT (object_key) DO UPDATE SET state = 'PENDING', updated_at = now() WHERE l.state IN ('PENDING', 'STORED')`,
 		a.Key, a.Agent, a.SHA256, a.Size, day(a.Day), a.Part, a.Entries, a.Oldest.At, a.Oldest.ID, a.Newest.At, a.Newest.ID, a.Replaces, sessions)

@@ -15,7 +15,7 @@ func (s *Store) LogArchives(ctx context.Context, f LogFilter, after view.Place, 
 	q := &query{where: []string{"kind = 'ENTRIES'", "state = 'VERIFIED'"}}
 	q.equal("agent_name", string(f.Agent))
 	if f.Session != "" {
-		q.and("sessions @> ARRAY[" + q.arg(f.Session) + "]::text[]")
+		q.and("archived_sessions @> ARRAY[" + q.arg(f.Session) + "]::text[]")
 	}
 	if err := q.behindNumber("first_at", "first_log_id", after); err != nil {
 		return nil, err
