@@ -4,5 +4,6 @@ package harness
 func consoleWords() []Word {
 	return []Word{
 		{Name: "rights", Meaning: "each right that a caller has", Key: "rights"},
+		{Name: "verifier", Meaning: "what proves to an issuer that a sign-in ends where it began (PKCE)", Key: "verifier"},
 	}
 }

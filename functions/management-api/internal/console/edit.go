@@ -215,13 +215,12 @@ type schemaField struct {
 
 // schemaNode is as much of a JSON Schema as is shown.
 type schemaNode struct {
-	Type        any                   `json:"type"`
-	Description string                `json:"description"`
-	Enum        []any                 `json:"enum"`
-	Default     any                   `json:"default"`
-	Required    []string              `json:"required"`
-	Properties  map[string]schemaNode `json:"properties"`
-	Items       *schemaNode           `json:"items"`
+	Type        any
+	Description string
+	Enum        []any
+	Required    []string
+	Properties  map[string]schemaNode
+	Items       *schemaNode
 }
 
 // fields are those of a resource's spec, as the API's document describes them.
@@ -234,9 +233,7 @@ func (p *page) fields(name string) ([]schemaField, error) {
 		return nil, refusedBy(answer)
 	}
 	var document struct {
-		Components struct {
-			Schemas map[string]json.RawMessage `json:"schemas"`
-		} `json:"components"`
+		Components struct{ Schemas map[string]json.RawMessage }
 	}
 	var schema schemaNode
 	if err := json.Unmarshal(answer.Body, &document); err != nil {

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"slices"
 
+	"tuluat.ai/harness/shared/harness"
 	"tuluat.ai/harness/shared/harness/view"
 )
 
@@ -51,9 +52,9 @@ type flow struct {
 	Description string `json:"description"`
 	Start       string `json:"start"`
 	Nodes       []struct {
-		ID    string `json:"id"`
-		Type  string `json:"type"`
-		Agent string `json:"agent"`
+		ID    string            `json:"id"`
+		Type  string            `json:"type"`
+		Agent harness.AgentName `json:"agent"`
 	} `json:"nodes"`
 	Edges []struct {
 		From string `json:"from"`
@@ -96,7 +97,7 @@ func draw(f flow) *graph {
 	g := &graph{}
 	for i, n := range f.Nodes {
 		x, y := margin+nodeWidth/2+layers[i]*layerStep, margin+nodeHeight/2+places[i]*rowStep
-		g.Nodes = append(g.Nodes, graphNode{ID: n.ID, Type: n.Type, Note: n.Agent, X: x, Y: y, Tone: "calm"})
+		g.Nodes = append(g.Nodes, graphNode{ID: n.ID, Type: n.Type, Note: string(n.Agent), X: x, Y: y, Tone: "calm"})
 		g.Width, g.Height = max(g.Width, x+nodeWidth/2+margin), max(g.Height, y+nodeHeight/2+margin)
 	}
 	under := g.Height

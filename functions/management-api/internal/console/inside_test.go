@@ -4,6 +4,8 @@ import (
 	"fmt"
 	"strings"
 	"testing"
+
+	"tuluat.ai/harness/shared/harness"
 )
 
 // What a difference takes away and adds makes the one text out of the other.
@@ -50,9 +52,9 @@ func TestGraph(t *testing.T) {
 	var f flow
 	for _, id := range []string{"start", "left", "right", "join", "end", "alone"} {
 		f.Nodes = append(f.Nodes, struct {
-			ID    string `json:"id"`
-			Type  string `json:"type"`
-			Agent string `json:"agent"`
+			ID    string            `json:"id"`
+			Type  string            `json:"type"`
+			Agent harness.AgentName `json:"agent"`
 		}{ID: id, Type: "AGENT"})
 	}
 	for _, e := range [][2]string{{"start", "left"}, {"start", "right"}, {"left", "join"}, {"right", "join"}, {"join", "end"}, {"join", "start"}, {"left", "left"}, {"left", "nowhere"}, {"left", "end"}} {

@@ -2,6 +2,7 @@ package console
 
 import (
 	"encoding/json"
+	"fmt"
 	"io"
 	"net/http"
 	"net/url"
@@ -38,19 +39,12 @@ func (b *reports) take() bool {
 // report logs that a browser kept a page from something: a fault of ours, or
 // somebody's try. Anybody may write here, so little of it is kept.
 func (c *console) report(w http.ResponseWriter, r *http.Request) {
-	var body struct {
-		Report struct {
-			Document  string `json:"document-uri"`
-			Directive string `json:"violated-directive"`
-			Effective string `json:"effective-directive"`
-			Blocked   string `json:"blocked-uri"`
-			Line      int    `json:"line-number"`
-		} `json:"csp-report"`
-	}
+	var body map[string]map[string]any // of browsers' own words
 	text, err := io.ReadAll(io.LimitReader(r.Body, maxReport))
 	if err == nil && json.Unmarshal(text, &body) == nil && c.reports.take() {
-		c.Log.Warn("a browser kept a page from something", "page", pathOf(body.Report.Document), "directive", plainShort(body.Report.Effective+" "+body.Report.Directive),
-			"blocked", pathOf(body.Report.Blocked), "line", body.Report.Line)
+		said := func(name string) string { return fmt.Sprint(body["csp-report"][name]) }
+		c.Log.Warn("a browser kept a page from something", "page", pathOf(said("document-uri")), "directive", plainShort(said("violated-directive")),
+			"blocked", pathOf(said("blocked-uri")), "line", plainShort(said("line-number")))
 	}
 	w.WriteHeader(http.StatusNoContent)
 }

@@ -41,7 +41,7 @@ func newSealer(keys []harness.Secret, now func() time.Time) (*sealer, error) {
 
 // sealed is what is inside.
 type sealed struct {
-	Ends int64           `json:"ends"` // seconds since 1970
+	Ends int64           `json:"expiresAt"` // seconds since 1970
 	Data json.RawMessage `json:"data"`
 }
 

@@ -109,13 +109,13 @@ func (p *page) around(after string) (first, next string) {
 // startSession sends the first message of a session.
 func (p *page) startSession() error {
 	var begun struct {
-		Session string `json:"session"`
+		Session harness.SessionID `json:"session"`
 	}
 	form := p.r.PostForm
 	body := map[string]string{"agent": form.Get("agent"), "text": unixLines(form.Get("text"))}
 	err := p.write(http.MethodPost, "/sessions", keyed(form), body, &begun)
 	if err == nil {
-		return p.to(Prefix+"sessions/"+url.PathEscape(begun.Session), "sent")
+		return p.to(Prefix+"sessions/"+url.PathEscape(string(begun.Session)), "sent")
 	}
 	shown, other := p.sessionsBody()
 	if other != nil {

@@ -5,6 +5,7 @@ import (
 	"net/http"
 	"net/url"
 
+	"tuluat.ai/harness/shared/harness"
 	"tuluat.ai/harness/shared/harness/view"
 )
 
@@ -79,8 +80,8 @@ func (p *page) workflowBody() (*workflowBody, error) {
 	return b, err
 }
 
-// runs are the newest sessions that are runs of a workflow. Lists of the API have no
-// filter for it, so those of its first agent's page are looked through.
+// runs are those of a workflow among the newest sessions, for which lists of the API
+// have no filter.
 func (p *page) runs(name string) (list[view.Session], error) {
 	var all, found list[view.Session]
 	if _, err := p.optional("/sessions", url.Values{"limit": {"200"}}, &all); err != nil {
@@ -106,12 +107,12 @@ func (p *page) workflow() error {
 func (p *page) startRun() error {
 	name, form := p.r.PathValue("name"), p.r.PostForm
 	var begun struct {
-		Session string `json:"session"`
+		Session harness.SessionID `json:"session"`
 	}
 	text := unixLines(form.Get("input"))
 	err := p.write(http.MethodPost, "/sessions", keyed(form), map[string]any{"workflow": name, "input": rawOr(text)}, &begun)
 	if err == nil {
-		return p.to(Prefix+"sessions/"+url.PathEscape(begun.Session), "started")
+		return p.to(Prefix+"sessions/"+url.PathEscape(string(begun.Session)), "started")
 	}
 	b, other := p.workflowBody()
 	if other != nil {

@@ -23,6 +23,7 @@ import (
 	"tuluat.ai/harness/functions/management-api/internal/access"
 	"tuluat.ai/harness/functions/management-api/internal/api"
 	"tuluat.ai/harness/functions/management-api/internal/console"
+	"tuluat.ai/harness/functions/management-api/internal/figures"
 	"tuluat.ai/harness/shared/api/v1alpha1"
 	"tuluat.ai/harness/shared/event"
 	"tuluat.ai/harness/shared/function/functiontest"
@@ -112,6 +113,7 @@ func newWorld(t *testing.T, change ...func(*console.Options)) *world {
 	served := api.New(api.Options{
 		Store: w.store, Resources: resource.Folder{Path: w.folder, Limits: v1alpha1.DefaultLimits()}, Access: static,
 		Limits: access.Limits{PerSecond: 1e6, Burst: 1e6}, Publish: w.publish, Log: log, Now: time.Now, Drain: drain, Version: "test",
+		Metrics: figures.New(w.store.Figures, log, time.Now).Handler(),
 	})
 	o := console.Options{API: served, Keys: []harness.Secret{key}, Log: log, Now: time.Now, Drain: drain}
 	for _, c := range change {
