@@ -60,8 +60,8 @@ func faults() []fault {
 			c.providers(receiverBusy, person.Fault{Do: "error", Status: 429, Code: 130429, RetryAfter: 1})
 		}},
 		fault{"receivers and providers take it and break off", func(c *trial) { c.providers(receiverBreaks, person.Fault{Do: "cutAfter"}) }},
-		fault{"providers tell every webhook twice", func(c *trial) { c.webhooks("double") }},
-		fault{"providers tell webhooks out of order", func(c *trial) { c.webhooks("reorder") }},
+		fault{"providers tell every webhook twice", func(c *trial) { c.webhooks("double", 3) }},
+		fault{"providers tell webhooks out of order", func(c *trial) { c.webhooks("reorder", 1) }},
 		fault{"S3 is down for an hour", func(c *trial) { c.archives(moodDown, -1, 60) }},
 		fault{"S3 is slow", func(c *trial) { c.archives(moodSlow, 6, 1) }},
 		fault{"S3 answers 500 after it has stored", func(c *trial) { c.archives(moodAfter, 3, 3) }},
@@ -457,14 +457,14 @@ func (c *trial) providers(hook string, f person.Fault) {
 	c.what = "twice on each channel"
 }
 
-func (c *trial) webhooks(how string) {
-	f := person.Fault{On: "webhook", Do: how, Times: 3} // what is held back goes with the next, also of another chat
+func (c *trial) webhooks(how string, times int) {
+	f := person.Fault{On: "webhook", Do: how, Times: times} // what is held back goes behind the next, of another chat
 	c.must(c.people.whatsapp.Fault(f))
 	c.must(c.people.telegram.Fault(f))
 	c.phones(4)
 	c.phones(4)
 	c.awaitAll()
-	c.what = "3 of 8 on each messenger"
+	c.what = fmt.Sprintf("%d of 8 on each messenger", times)
 }
 
 // log writes n entries of a day that is old, each day's once.

@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"net/http"
 	"os"
+	"regexp"
 	"slices"
 	"strings"
 	"sync"
@@ -23,7 +24,7 @@ import (
 	"tuluat.ai/harness/shared/postgres"
 )
 
-var flagFault = flag.String("fault", "", "only the faults whose name contains this")
+var flagFault = flag.String("fault", "", "only the faults whose name matches this regular expression")
 
 // fault is one thing that goes wrong. inject does it while people talk, and takes
 // it away again.
@@ -59,7 +60,11 @@ type result struct {
 // Timers run thirty times as fast as they would, and leases of dead processes
 // end at once.
 func TestFaults(t *testing.T) {
-	all := slices.DeleteFunc(faults(), func(f fault) bool { return !strings.Contains(f.name, *flagFault) })
+	wanted, err := regexp.Compile(*flagFault)
+	if err != nil {
+		t.Fatal("-fault: ", err)
+	}
+	all := slices.DeleteFunc(faults(), func(f fault) bool { return !wanted.MatchString(f.name) })
 	m := &matrix{wires: &wires{}, model: &front{}, clock: &jumpingClock{}}
 	if slices.ContainsFunc(all, func(f fault) bool { return strings.Contains(f.name, "clock") }) {
 		m.clock = newJumpingClock(t)

@@ -239,3 +239,19 @@ func seen(w *watch) []pgproxy.Exchange {
 	defer w.mu.Unlock()
 	return slices.Clone(w.before)
 }
+
+// A cut ends what is open, and nothing else: the next connection is taken.
+func TestCut(t *testing.T) {
+	p, through, _ := setup(t, &watch{})
+	old := connect(t, through)
+	if _, err := old.Exec(t.Context(), "SELECT 1"); err != nil {
+		t.Fatal(err)
+	}
+	p.Cut()
+	if _, err := old.Exec(t.Context(), "SELECT 1"); err == nil {
+		t.Error("the connection outlives the cut")
+	}
+	if _, err := connect(t, through).Exec(t.Context(), "SELECT 1"); err != nil {
+		t.Errorf("after the cut: %v", err)
+	}
+}
