@@ -36,7 +36,7 @@ func main() {
 	http.HandleFunc("POST /whatsapp", handler(pool, http.StatusOK, os.Getenv("WHATSAPP_APP_SECRET"), "sha256=", "X-Hub-Signature-256", func(*http.Request) string {
 		return ""
 	}))
-	http.HandleFunc("POST /turn", turn(pool))
+	http.Handle("POST /turn", newTurns(pool))
 	log.Fatal(http.ListenAndServe("127.0.0.1:"+os.Getenv("PORT"), nil))
 }
 
