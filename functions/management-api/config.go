@@ -152,14 +152,13 @@ func address(c *function.Config, name string) string {
 
 // clientSecret is that of the file, else of the variable; public clients have none.
 func clientSecret(c *function.Config) harness.Secret {
-	const variable = "OIDC_CLIENT_SECRET"
-	file := c.Text(variable+"_FILE", "")
+	file := c.Text("OIDC_CLIENT_SECRET_FILE", "")
 	if file == "" {
-		return c.Secret(variable)
+		return c.Secret("OIDC_CLIENT_SECRET")
 	}
 	text, err := os.ReadFile(file)
 	if err != nil {
-		c.Problem(variable+"_FILE", "names a file that cannot be read")
+		c.Problem("OIDC_CLIENT_SECRET_FILE", "names a file that cannot be read")
 	}
 	return harness.Secret(strings.TrimSpace(string(text)))
 }
