@@ -605,12 +605,12 @@ func revised(c *trial) {
 	_, refused := c.db.Exec(c.ctx, `DELETE FROM agent_revisions WHERE agent_name = $1 AND revision <= $2`, a.name, before)
 	c.must(os.Remove(filepath.Join(c.agentsDir(), a.name+".yaml")))
 	c.await(time.Minute, "the agent is gone", func() (bool, string) {
-		n := c.number(`SELECT count(*) FROM channel_routes WHERE account = $1`, a.name)
+		n := c.number(`SELECT count(*) FROM channel_routes WHERE channel = 'WEBHOOK' AND account = $1`, a.name)
 		return n == 0, fmt.Sprint(n)
 	})
 	c.revise("Is back.")
 	c.await(time.Minute, "the agent is back", func() (bool, string) {
-		n := c.number(`SELECT count(*) FROM channel_routes WHERE account = $1`, a.name)
+		n := c.number(`SELECT count(*) FROM channel_routes WHERE channel = 'WEBHOOK' AND account = $1`, a.name)
 		return n == 1, fmt.Sprint(n)
 	})
 	c.awaitAll()
