@@ -3,7 +3,6 @@
 package browser_test
 
 import (
-	"net/http"
 	"testing"
 
 	"github.com/chromedp/chromedp"
@@ -42,26 +41,7 @@ const inside = "main h1"
 // signInForm is how somebody signs in to the console with a token.
 var signInForm = struct{ path, token, button string }{"/console/sign-in", "input[name=token]", `form[action="/console/sign-in"] button`}
 
-// hasConsole reports whether this system has a console.
-func hasConsole(t testing.TB) bool {
-	t.Helper()
-	ctx := t.Context()
-	request, err := http.NewRequestWithContext(ctx, http.MethodGet, dev.URL+"/console/", nil)
-	if err != nil {
-		t.Fatal(err)
-	}
-	response, err := (&http.Client{CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }}).Do(request)
-	if err != nil {
-		t.Fatal(err)
-	}
-	response.Body.Close()
-	return response.StatusCode != http.StatusNotFound
-}
-
 func consolePages(t *testing.T) []aPage {
-	if !hasConsole(t) {
-		return nil
-	}
 	var all []aPage
 	for _, row := range consoleRows {
 		all = append(all, aPage{name: row.name, url: func(t *testing.T) string { return dev.URL + fill(t, row.path) }, ready: inside, signed: true})
@@ -95,12 +75,6 @@ var signedIn string
 // A viewer sees no button that would be refused: every form of every page that
 // changes something is either not there or disabled, or is taken.
 func TestViewerHasNoButtonThatIsRefused(t *testing.T) {
-	if !hasConsole(t) {
-		t.Skip("there is no console here")
-	}
-	if dev.viewer == "" {
-		t.Skip("this system has no viewer's token")
-	}
 	chatOnWhatsApp(t)
 	chatOnTelegram(t)
 	b := newTab(t, views[2])

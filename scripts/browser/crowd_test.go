@@ -74,9 +74,6 @@ FROM generate_series(1, $1) n ON CONFLICT DO NOTHING`
 
 // The list of very many sessions is there within a second and is small.
 func TestManySessions(t *testing.T) {
-	if !hasConsole(t) {
-		t.Skip("there is no console here")
-	}
 	if _, err := database(t).Exec(t.Context(), manySQL, *flagMany); err != nil {
 		t.Fatal(err)
 	}
@@ -102,12 +99,9 @@ func TestMemory(t *testing.T) {
 	rows := []struct {
 		name, url, ready string
 		signed           bool
-	}{{"phone", dev.Fakes.WhatsApp + "/phone/#" + ada, "#lines", false}}
-	if hasConsole(t) {
-		rows = append(rows, struct {
-			name, url, ready string
-			signed           bool
-		}{"sessions", dev.URL + "/console/sessions", "main", true})
+	}{
+		{"phone", dev.Fakes.WhatsApp + "/phone/#" + ada, "#lines", false},
+		{"sessions", dev.URL + "/console/sessions", "main", true},
 	}
 	for _, row := range rows {
 		t.Run(row.name, func(t *testing.T) {

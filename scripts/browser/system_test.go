@@ -39,7 +39,7 @@ type system struct {
 	Fakes  struct{ WhatsApp, Telegram string }
 	API    struct{ URL, TokenFile string }
 	token  string
-	viewer string // the token of somebody who may only look; empty: there is none
+	viewer string // the token of somebody who may only look
 }
 
 // patience is how long the system may take to build and to start. A machine that
