@@ -112,6 +112,12 @@ func (p *page) optional(path string, query url.Values, v any) (bool, error) {
 
 // write does what method and path say with body, which is not sent if it is nil.
 func (p *page) write(method, path string, header http.Header, body, v any) error {
+	if header == nil {
+		header = http.Header{}
+	}
+	if parent := p.r.Header.Get("Traceparent"); parent != "" { // what is begun here is part of the trace of this request
+		header.Set("Traceparent", parent)
+	}
 	r := loopback.Request{Method: method, Path: path, Header: header}
 	if body != nil {
 		text, err := json.Marshal(body)
