@@ -39,6 +39,9 @@ func TestEndedSessions(t *testing.T) {
 	if diff := cmp.Diff(want, got, sorted); diff != "" || err != nil || len(got) != 3 {
 		t.Error(diff, err)
 	}
+	if got, err := s.UnknownSessions(ctx, ids); err != nil || len(got) != 1 || got[0] != "ses_unknown" {
+		t.Errorf("unknown: %v, %v", got, err)
+	}
 	if got, err := s.EndedSessions(ctx, nil); err != nil || len(got) != 0 {
 		t.Errorf("of none: %v, %v", got, err)
 	}

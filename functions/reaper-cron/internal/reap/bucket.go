@@ -40,6 +40,9 @@ const (
 // held is why objects without a row are left.
 const held = "most objects of a stretch of the bucket have no row: are the rows another installation's, or restored from an old copy? Nothing of them is removed; remove by hand what is really nobody's"
 
+// otherBucket is why rows without an object are left as they are.
+const otherBucket = "most rows of a stretch of the bucket have no object: is it another installation's bucket, or an empty one? No row is changed; restore the objects from a copy of the bucket, or name the right one"
+
 // bucketItems are the items that compare the bucket.
 func (r *Reaper) bucketItems() []item {
 	if r.Objects == nil {
@@ -156,35 +159,63 @@ func (r *Reaper) strangers(ctx context.Context, b *box, c *comparing, objects []
 }
 
 // missing tells of rows of this stretch of keys that rely on an object which is not
-// there: each is looked for by its own key before.
+// there.
 func (r *Reaper) missing(ctx context.Context, b *box, k keys, c *comparing, there []string, last string, more bool) error {
 	for after := c.Next; ; {
 		rows, err := k.relied(ctx, after, keysPage)
 		if err != nil {
 			return err
 		}
+		var absent []string
+		relied, over := 0, len(rows) < keysPage
 		for _, key := range rows {
-			if after = key; more && key > last {
-				return nil // of a later page
+			if after = key; more && key > last { // of a later page
+				over = true
+				break
 			}
-			c.Known++
-			if _, ok := slices.BinarySearch(there, key); ok {
-				continue
-			}
-			body, _, err := r.Objects.Get(ctx, key)
-			if err == nil {
-				err = body.Close() // it came meanwhile
-			} else if harness.KindOf(err) == harness.NotFound {
-				err = r.lostKey(ctx, b, k, c, key)
-			}
-			if err != nil {
-				return err
+			relied++
+			if _, ok := slices.BinarySearch(there, key); !ok {
+				absent = append(absent, key)
 			}
 		}
-		if len(rows) < keysPage {
+		c.Known += int64(relied)
+		if err := r.absent(ctx, b, k, c, absent, 2*len(absent) > relied); err != nil || over {
+			return err
+		}
+	}
+}
+
+// absent looks for each of some keys that were not listed by itself, and says of
+// those which are not there that they are lost. Where most of a stretch are, it is
+// rather the bucket that is wrong: then no row is changed, and not all are looked for.
+func (r *Reaper) absent(ctx context.Context, b *box, k keys, c *comparing, absent []string, most bool) error {
+	var lost []string
+	for i, key := range absent {
+		body, _, err := r.Objects.Get(ctx, key)
+		switch {
+		case err == nil:
+			err = body.Close() // it came meanwhile
+		case harness.KindOf(err) == harness.NotFound:
+			lost, err = append(lost, key), nil
+		}
+		if err != nil {
+			return err
+		}
+		if most && len(lost) > fewUnknown {
+			for _, key := range append(lost, absent[i+1:]...) {
+				c.lost(key)
+				b.count(1, 0)
+			}
+			c.left(otherBucket)
 			return nil
 		}
 	}
+	for _, key := range lost {
+		if err := r.lostKey(ctx, b, k, c, key); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 func (r *Reaper) lostKey(ctx context.Context, b *box, k keys, c *comparing, key string) error {

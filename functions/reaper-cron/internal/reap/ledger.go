@@ -23,6 +23,7 @@ type ledgerStore interface {
 	UnknownSandboxes(ctx context.Context, names []string) ([]string, error)
 	EndSandbox(ctx context.Context, id harness.SandboxID, agent harness.AgentName, reason, message string) error
 
+	UnknownSessions(ctx context.Context, ids []harness.SessionID) ([]harness.SessionID, error)
 	OutsideVolumes(ctx context.Context) ([]postgres.OutsideObject, error)
 	VolumeMade(ctx context.Context, name string, agent harness.AgentName, session harness.SessionID) error
 	RemoveVolume(ctx context.Context, name string) (ours bool, err error)
@@ -37,9 +38,16 @@ const (
 	volumeGrace = 5 * time.Minute // for a start to be done with its volume
 	objectTime  = 7 * 24 * time.Hour
 
+	// Volumes of sessions that do not exist, which are more than so many and more than
+	// half of all, are left alone: then it is rather the rows that are wrong.
+	fewVolumes = 3
+
 	// maxExamples is how many names of what is leaked or lost people are shown.
 	maxExamples = 5
 )
+
+// heldVolumes is why volumes of sessions that do not exist are left.
+const heldVolumes = "most volumes are of sessions that do not exist: are the rows another installation's, or restored from an old copy? Nothing of them is removed; remove by hand what is really nobody's"
 
 // comparing is a comparison that goes on. Its methods may be called by several
 // workers at once.
@@ -235,11 +243,15 @@ func (r *Reaper) findVolumes(ctx context.Context, b *box, keeper sandbox.Keeper)
 				strangers = append(strangers, o.Session)
 			}
 		}
-		ended, err := r.ended(ctx, strangers)
+		ended, err := in(ctx, strangers, r.Store.EndedSessions)
 		if err != nil {
 			return false, err
 		}
-		v := &volumes{Reaper: r, c: c, keeper: keeper, ended: ended, after: after, there: map[string]bool{}}
+		unknown, err := in(ctx, strangers, r.Store.UnknownSessions)
+		if err != nil {
+			return false, err
+		}
+		v := &volumes{Reaper: r, c: c, keeper: keeper, ended: ended, unknown: unknown, after: after, there: map[string]bool{}}
 		c.Known, c.There = int64(len(rows)), int64(len(objects))
 		var leaked, over []sandbox.Object
 		for _, o := range objects {
@@ -248,25 +260,29 @@ func (r *Reaper) findVolumes(ctx context.Context, b *box, keeper sandbox.Keeper)
 			case o.Going:
 			case known && row.Ended && !row.Used:
 				over = append(over, o)
-			case !known && r.Now().Sub(o.CreatedAt) > volumeGrace && (o.Session == "" || ended[o.Session]):
+			case !known && r.Now().Sub(o.CreatedAt) > v.grace(o) && (o.Session == "" || ended[o.Session]):
 				c.leaked(o.Name, o.CreatedAt)
 				leaked = append(leaked, o)
+				if unknown[o.Session] {
+					v.foreign++
+				}
 			}
 		}
+		v.hold = v.foreign > fewVolumes && 2*v.foreign > len(objects)
 		missing := v.missing(before)
 		b.leaks(len(leaked), len(missing))
 		return true, errors.Join(v.see(ctx, objects), each(b, over, v.end(ctx)), each(b, leaked, v.remove(ctx)), each(b, missing, v.gone(ctx)))
 	})
 }
 
-// ended says which of the sessions take no further message.
-func (r *Reaper) ended(ctx context.Context, ids []harness.SessionID) (map[harness.SessionID]bool, error) {
+// in says which of the sessions are among those that ask returns.
+func in(ctx context.Context, ids []harness.SessionID, ask func(context.Context, []harness.SessionID) ([]harness.SessionID, error)) (map[harness.SessionID]bool, error) {
 	all := map[harness.SessionID]bool{}
 	if len(ids) == 0 {
 		return all, nil
 	}
-	over, err := r.Store.EndedSessions(ctx, ids)
-	for _, id := range over {
+	some, err := ask(ctx, ids)
+	for _, id := range some {
 		all[id] = true
 	}
 	return all, err
@@ -275,11 +291,22 @@ func (r *Reaper) ended(ctx context.Context, ids []harness.SessionID) (map[harnes
 // volumes is one comparison of volumes.
 type volumes struct {
 	*Reaper
-	c      *comparing
-	keeper sandbox.Keeper
-	after  map[string]postgres.OutsideObject // rows
-	there  map[string]bool                   // objects
-	ended  map[harness.SessionID]bool        // of those without a row
+	c       *comparing
+	keeper  sandbox.Keeper
+	after   map[string]postgres.OutsideObject // rows
+	there   map[string]bool                   // objects
+	ended   map[harness.SessionID]bool        // of those without a row
+	unknown map[harness.SessionID]bool        // of them, those that do not exist
+	foreign int                               // how many would be removed of sessions that do not exist
+	hold    bool                              // they are not removed
+}
+
+// grace is how old a volume without a row must be to be removed.
+func (v *volumes) grace(o sandbox.Object) time.Duration {
+	if v.unknown[o.Session] {
+		return keyGrace
+	}
+	return volumeGrace
 }
 
 // see writes of volumes that they are there whose row does not say so, or that an
@@ -317,6 +344,10 @@ func (v *volumes) remove(ctx context.Context) func(sandbox.Object) error {
 	return func(o sandbox.Object) error {
 		if o.Session == "" {
 			v.c.left("of a volume nobody can say whose it is, because its annotation is gone or another's: look at its files, then remove it by hand")
+			return nil
+		}
+		if v.hold && v.unknown[o.Session] {
+			v.c.left(heldVolumes)
 			return nil
 		}
 		err := v.removeObject(ctx, v.keeper, harness.ObjectVolume, o)
