@@ -188,10 +188,13 @@ func (p *page) haltAgent() error {
 }
 
 func (p *page) halting(path string) (did string, err error) {
-	if p.r.PostForm.Get("halt") == "true" {
+	switch p.r.PostForm.Get("halt") {
+	case "true":
 		return "halted", p.write(http.MethodPut, path, nil, map[string]string{"reason": unixLines(p.r.PostForm.Get("reason"))}, nil)
+	case "false":
+		return "going", p.write(http.MethodDelete, path, nil, nil, nil)
 	}
-	return "going", p.write(http.MethodDelete, path, nil, nil, nil)
+	return "", &refused{Problem: view.Problem{Status: http.StatusUnprocessableEntity, Detail: "say whether it is to be halted"}}
 }
 
 func (p *page) halt() error {

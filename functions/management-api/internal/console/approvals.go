@@ -80,7 +80,7 @@ func (p *page) approvalOf(a view.Approval, most int) approvalBody {
 	case subject.Tool == harness.ToolExecuteShell && err == nil:
 		b.Command = blockOf(harness.Visible(command), most, path+"?full=1")
 		// An editor shows no character that hides, so nobody edits beside one.
-		b.Edit, b.Editable = command, b.Waits() && a.Quorum <= 1 && !b.Input.Cut && !strings.ContainsFunc(command, hides)
+		b.Edit, b.Editable = command, b.Waits() && a.Quorum <= 1 && !b.Input.Cut && !strings.ContainsFunc(command, func(r rune) bool { return hides(r) || joins(r) })
 	case len(subject.Arguments) > 0:
 		b.Command = blockOf(harness.Visible(subject.Tool+" "+string(subject.Arguments)), most, path+"?full=1")
 	}

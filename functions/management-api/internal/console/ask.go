@@ -85,7 +85,12 @@ func refusedBy(answer loopback.Answer) *refused {
 	if json.Unmarshal(answer.Body, &e.Problem) != nil || e.Detail == "" {
 		e.Detail = http.StatusText(answer.Status)
 	}
-	e.Status = answer.Status
+	switch e.Status = answer.Status; {
+	case e.Status < http.StatusMultipleChoices: // it broke off before it said anything
+		e.Status, e.Detail = http.StatusServiceUnavailable, "the API does not answer"
+	case e.Status < http.StatusBadRequest: // the name is one that paths do without, as .. is
+		e.Status, e.Detail = http.StatusNotFound, "there is nothing of that name"
+	}
 	return e
 }
 
@@ -233,13 +238,17 @@ func (p *page) form() error {
 // partial reports whether only a part of the page is asked for.
 func (p *page) partial() bool { return p.r.Header.Get("HX-Request") == "true" }
 
-func (p *page) toSignIn(said string) {
+func (p *page) toSignIn(did string) {
+	if _ = p.form(); !p.partial() && len(p.Kept()) > 0 { // a form that cannot be read has nothing to keep
+		p.showSignIn(p.w, p.r, http.StatusUnauthorized, signInBody{Next: p.formOf(), Elsewhere: said["ended"], Kept: p.Kept()})
+		return
+	}
 	query := url.Values{}
 	if p.r.Method == http.MethodGet && !p.partial() {
 		query.Set("next", p.r.URL.RequestURI())
 	}
-	if said != "" {
-		query.Set("said", said)
+	if did != "" {
+		query.Set("said", did)
 	}
 	target := Prefix + "sign-in?" + query.Encode()
 	if p.partial() {
@@ -248,6 +257,30 @@ func (p *page) toSignIn(said string) {
 		return
 	}
 	http.Redirect(p.w, p.r, target, http.StatusSeeOther)
+}
+
+// kept is a text that somebody typed.
+type kept struct{ Label, Text string }
+
+// Kept is what was typed into a form that is not taken: the page that says so shows
+// it, so that it can be copied.
+func (p *page) Kept() []kept {
+	var all []kept
+	for _, field := range [][2]string{{"yaml", "YAML"}, {"text", "Message"}, {"command", "Command"}, {"input", "Input"}, {"reason", "Reason"}} {
+		if text := p.r.PostForm.Get(field[0]); strings.TrimSpace(text) != "" {
+			all = append(all, kept{field[1], unixLines(text)})
+		}
+	}
+	return all
+}
+
+// formOf is the address of the page that the form of this request is on.
+func (p *page) formOf() string {
+	parts := strings.Split(p.r.URL.Path, "/") // "", console, kind, name, action
+	if len(parts) > 4 && parts[4] != "edit" {
+		parts = parts[:4]
+	}
+	return local((&url.URL{Path: strings.Join(parts, "/")}).String())
 }
 
 // to goes on to a page of ours, which tells what was done.

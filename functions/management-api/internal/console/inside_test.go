@@ -124,6 +124,7 @@ func TestPlain(t *testing.T) {
 	for text, want := range map[string]string{
 		"a\x00b": "a␀b", "\x1b[1m": "␛[1m", "a\u202eb": "a[U+202E]b", "line\nand\ttab": "line\nand\ttab", "é 日本 \u05e9 \U0001f600": "é 日本 \u05e9 \U0001f600",
 		"\xff": "\uFFFD", "\u0085": "[U+0085]", "\x7f": "␡", "\u200b": "[U+200B]", "\U000e0041": "[U+E0041]",
+		"rm\u3164\u2800\u115f\U000e0101": "rm[U+3164][U+2800][U+115F][U+E0101]", "\u2764\ufe0f": "\u2764\ufe0f",
 	} {
 		if got := plain(text); got != want {
 			t.Errorf("%q is shown as %q, want %q", text, got, want)

@@ -54,7 +54,7 @@ func (p *page) sandboxBody() (*sandboxBody, error) {
 	full := p.r.URL.Query().Get("full")
 	for _, e := range l.Items {
 		more := b.Path + "?" + url.Values{"full": {string(e.ID)}}.Encode() + "#" + url.PathEscape(string(e.ID))
-		shown, err := p.executed(e, string(e.ID) == full, more)
+		shown, err := p.executed(e, string(e.ID) == full, true, more)
 		if err != nil {
 			return nil, err
 		}

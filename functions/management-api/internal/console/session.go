@@ -57,6 +57,10 @@ const (
 	mostPages   = 10  // that are read to find the end
 	mostEntries = 200 // that are shown of it
 	outputTail  = 4000
+
+	// mostPrinted is of how many commands, the newest, a page shows what they have
+	// printed: each is one or two questions to the API, which counts them.
+	mostPrinted = 12
 )
 
 func (p *page) session() error {
@@ -93,9 +97,17 @@ func (p *page) sessionBody() (*sessionBody, error) {
 	if len(b.Session.Input) > 0 {
 		b.Input = indented(b.Session.Input)
 	}
-	full := p.r.URL.Query().Get("full")
+	full, commands := p.r.URL.Query().Get("full"), 0
 	for _, e := range found {
-		shown, err := p.entryOf(b, e, e.ID == full)
+		if e.Execution != nil {
+			commands++
+		}
+	}
+	for _, e := range found {
+		if e.Execution != nil {
+			commands--
+		}
+		shown, err := p.entryOf(b, e, e.ID == full, commands < mostPrinted)
 		if err != nil {
 			return nil, err
 		}
@@ -144,9 +156,12 @@ func (p *page) timeline(id string, b *sessionBody) ([]view.Entry, error) {
 	return found, nil
 }
 
-// entryOf reads what an entry needs to be shown.
-func (p *page) entryOf(b *sessionBody, e view.Entry, full bool) (entry, error) {
-	more := fmt.Sprintf("%s?%s#%s", b.Path, url.Values{"full": {e.ID}}.Encode(), url.PathEscape(e.ID))
+// entryOf reads what an entry needs to be shown. What a command has printed is
+// behind a link unless printed.
+func (p *page) entryOf(b *sessionBody, e view.Entry, full, printed bool) (entry, error) {
+	query := pick(p.r.URL.Query(), "after", "begin") // where the entry is among those shown
+	query.Set("full", e.ID)
+	more := fmt.Sprintf("%s?%s#%s", b.Path, query.Encode(), url.PathEscape(e.ID))
 	shown := entry{Entry: e}
 	switch {
 	case e.Message != nil:
@@ -156,7 +171,7 @@ func (p *page) entryOf(b *sessionBody, e view.Entry, full bool) (entry, error) {
 	case e.ToolCall != nil:
 		shown.Text, shown.Result = blockOf(callText(*e.ToolCall), shownOf(full), more), blockOf(e.ToolCall.Result, shownOf(full), more)
 	case e.Execution != nil:
-		executed, err := p.executed(*e.Execution, full, more)
+		executed, err := p.executed(*e.Execution, full, printed, more)
 		executed.Entry = e
 		return executed, err
 	case e.Approval != nil:
@@ -172,13 +187,25 @@ func (p *page) entryOf(b *sessionBody, e view.Entry, full bool) (entry, error) {
 	return shown, nil
 }
 
-// executed is a command with what it has printed.
-func (p *page) executed(e view.Execution, full bool, more string) (shown entry, err error) {
+// executed is a command with what it has printed, or where that is.
+func (p *page) executed(e view.Execution, full, printed bool, more string) (shown entry, err error) {
 	shown.Execution, shown.Text = &e, blockOf(harness.Visible(e.Command), shownOf(full), more)
+	if !full && !printed {
+		shown.Stdout, shown.Stderr = elsewhere(e.StdoutBytes, more), elsewhere(e.StderrBytes, more)
+		return shown, nil
+	}
 	if shown.Stdout, err = p.printed(e, "stdout", e.StdoutBytes, full, more); err == nil {
 		shown.Stderr, err = p.printed(e, "stderr", e.StderrBytes, full, more)
 	}
 	return shown, err
+}
+
+// elsewhere is what is shown on a page of its own.
+func elsewhere(size int64, more string) block {
+	if size == 0 {
+		return block{}
+	}
+	return block{Size: int(size), More: more}
 }
 
 // callText is what the model asked for.
@@ -206,8 +233,11 @@ func (p *page) printed(e view.Execution, stream string, size int64, full bool, m
 	if err := p.get(at("executions", string(e.ID), "/output"), url.Values{
 		"stream": {stream}, "offset": {strconv.FormatInt(from, 10)}, "max": {strconv.Itoa(most)},
 	}, &out); err != nil {
-		if s := statusOf(err); s == http.StatusForbidden || s == http.StatusNotFound || s == http.StatusServiceUnavailable {
-			return b, nil // what is archived, and no archive
+		switch statusOf(err) {
+		case http.StatusForbidden, http.StatusNotFound, http.StatusServiceUnavailable: // what is archived, and no archive
+			return b, nil
+		case http.StatusTooManyRequests: // the rest of the page is worth something
+			return elsewhere(size, more), nil
 		}
 		return b, err
 	}

@@ -16,6 +16,7 @@ type signInBody struct {
 	Unsealed  bool   // what is typed goes over the wire as it is
 	Wrong     string // with the token
 	Elsewhere string // that went wrong
+	Kept      []kept // of a form that came too late
 }
 
 func (c *console) signInPage(w http.ResponseWriter, r *http.Request) {

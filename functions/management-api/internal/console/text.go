@@ -35,15 +35,19 @@ func plain(text string) string {
 // scripts, and emoji, need them.
 func hides(r rune) bool {
 	switch {
-	case r == '\n' || r == '\t' || r == 0x200C || r == 0x200D:
+	case r == '\n' || r == '\t' || joins(r):
 		return false
-	case r == 0x2028 || r == 0x2029 || r == 0xFFFC:
+	case r == 0x2028 || r == 0x2029 || r == 0xFFFC || r == 0x2800: // the last one a pattern of no dots
 		return true
 	case r >= 0xFE00 && r <= 0xFE0F: // which look an emoji has
 		return false
 	}
-	return unicode.IsControl(r) || unicode.Is(unicode.Cf, r) || unicode.Is(unicode.Co, r) || unicode.Is(unicode.Zl, r)
+	return unicode.IsControl(r) || unicode.Is(unicode.Cf, r) || unicode.Is(unicode.Co, r) || unicode.Is(unicode.Zl, r) ||
+		unicode.In(r, unicode.Other_Default_Ignorable_Code_Point, unicode.Variation_Selector) // letters and marks that are blank
 }
+
+// joins reports whether r only changes the look of the letters beside it.
+func joins(r rune) bool { return r == 0x200C || r == 0x200D }
 
 // colours are the escapes that only give a terminal's text a look.
 var colours = regexp.MustCompile(`\x1b\[[0-9;:]{0,32}m`)
