@@ -276,11 +276,11 @@ func (p *page) Kept() []kept {
 
 // formOf is the address of the page that the form of this request is on.
 func (p *page) formOf() string {
-	parts := strings.Split(p.r.URL.Path, "/") // "", console, kind, name, action
+	parts := strings.Split(p.r.URL.EscapedPath(), "/") // "", console, kind, name, action
 	if len(parts) > 4 && parts[4] != "edit" {
 		parts = parts[:4]
 	}
-	return local((&url.URL{Path: strings.Join(parts, "/")}).String())
+	return local(strings.Join(parts, "/"))
 }
 
 // to goes on to a page of ours, which tells what was done.
