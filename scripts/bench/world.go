@@ -282,7 +282,10 @@ var instant = http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 var commands = http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 	var question struct {
 		Model    string
-		Messages []struct{ Role, Content string }
+		Messages []struct {
+			Role    string
+			Content json.RawMessage // a text, or parts with a text
+		}
 	}
 	if err := json.NewDecoder(r.Body).Decode(&question); err != nil || len(question.Messages) == 0 {
 		w.WriteHeader(http.StatusBadRequest)
@@ -291,7 +294,12 @@ var commands = http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 	last := question.Messages[len(question.Messages)-1]
 	message, reason := map[string]any{"role": "assistant", "content": "done"}, "stop"
 	if last.Role == "user" {
-		arguments, _ := json.Marshal(map[string]string{"command": last.Content}) // of strings: it cannot fail
+		var text string
+		var parts []struct{ Text string }
+		if json.Unmarshal(last.Content, &text) != nil && json.Unmarshal(last.Content, &parts) == nil && len(parts) > 0 {
+			text = parts[0].Text
+		}
+		arguments, _ := json.Marshal(map[string]string{"command": text}) // of strings: it cannot fail
 		message, reason = map[string]any{"role": "assistant", "tool_calls": []any{map[string]any{
 			"id": "call_" + strconv.Itoa(len(question.Messages)), "type": "function", "function": map[string]string{"name": harness.ToolExecuteShell, "arguments": string(arguments)},
 		}}}, "tool_calls"
