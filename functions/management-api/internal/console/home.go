@@ -21,8 +21,7 @@ type homeBody struct {
 	Agents    []agentShort
 	Failed    list[view.Session]
 	Letters   list[view.DeadLetter]
-	Leaks     [][]fact
-	MoreLeaks bool
+	Leaks     []view.Leaks // of the kinds of which something is leaked or lost
 	Usage     bool // it is known
 	Cost      string
 	Tokens    int64
@@ -65,7 +64,7 @@ func (p *page) needs() (homeBody, error) {
 	day := p.Now().UTC()
 	var counts view.ApprovalCounts
 	var agents list[json.RawMessage]
-	var leaks list[map[string]json.RawMessage]
+	var leaks list[view.Leaks]
 	var usage list[view.ModelUsage]
 	for _, ask := range []struct {
 		path  string
@@ -79,7 +78,7 @@ func (p *page) needs() (homeBody, error) {
 		{"/agents", url.Values{"status": {"DEGRADED", "INVALID"}, "limit": {homeMost}}, &agents, nil},
 		{"/sessions", url.Values{"status": {"FAILED", "BLOCKED"}, "limit": {homeMost}, "since": {day.Add(-24 * time.Hour).Format(time.RFC3339)}}, &b.Failed, nil},
 		{"/deadletters", url.Values{"status": {"OPEN"}, "limit": {homeMost}}, &b.Letters, nil},
-		{"/leaks", url.Values{"limit": {homeMost}}, &leaks, nil},
+		{"/leaks", nil, &leaks, nil},
 		{"/usage", url.Values{"since": {day.Truncate(24 * time.Hour).Format(time.RFC3339)}}, &usage, &b.Usage},
 	} {
 		known, err := p.optional(ask.path, ask.query, ask.into)
@@ -95,30 +94,16 @@ func (p *page) needs() (homeBody, error) {
 		b.Agents = append(b.Agents, readAgent(a).agentShort)
 	}
 	for _, l := range leaks.Items {
-		b.Leaks = append(b.Leaks, factsOf(l))
+		if l.Leaked+l.Lost > 0 {
+			b.Leaks = append(b.Leaks, l)
+		}
 	}
-	b.MoreLeaks = leaks.Next != ""
 	total := costs{}
 	for _, u := range usage.Items {
 		total.add(u)
 	}
 	b.Cost, b.Tokens, b.Asked = total.text(), total.tokens, total.asked
 	return b, nil
-}
-
-// factsOf is an object of which only the API knows what it means.
-func factsOf(object map[string]json.RawMessage) []fact {
-	var all []fact
-	for name, value := range object {
-		text := string(value)
-		var s string
-		if json.Unmarshal(value, &s) == nil {
-			text = s
-		}
-		all = append(all, fact{name, text})
-	}
-	sortFacts(all)
-	return all
 }
 
 func sortFacts(all []fact) {

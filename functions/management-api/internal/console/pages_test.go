@@ -29,6 +29,7 @@ func (w *world) fill(words string) full {
 	w.finish(f.session, call, e, words, words)
 	f.approval, f.letter, f.sandbox = w.asked(f.session, words), w.deadLetter(f.session, words), string(e.Sandbox.ID)
 	w.Exec(`INSERT INTO agent_execution_logs (agent_name, session_id, node_id, level, message) VALUES ('coder', $1, '', 'WARN', $2)`, f.session, words)
+	w.Exec(`UPDATE comparisons SET tally = jsonb_build_object('known', 7, 'leaked', 2, 'examples', jsonb_build_array($1::text)), compared_at = now(), reason = $1 WHERE kind = 'FILE'`, words)
 	return f
 }
 
@@ -64,6 +65,12 @@ func TestPages(t *testing.T) {
 			t.Errorf("%s: %v", path, a.header)
 		}
 		accessible(t, path, a.page(t))
+	}
+	home := text(b.see("/console/").page(t))
+	for _, want := range []string{"Waiting for a decision", "Dead letters", "file 2 leaked, 0 lost"} {
+		if !strings.Contains(home, want) {
+			t.Errorf("Home does not say %q: %q", want, home)
+		}
 	}
 }
 
