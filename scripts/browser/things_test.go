@@ -109,15 +109,15 @@ func groupOnWhatsApp(t *testing.T) string {
 	return group
 }
 
-// settle rejects every approval that waits, so that a conversation goes on with
-// what is written next, and returns once nothing goes on.
+// settle cancels every session that waits for a decision, which only its approvers
+// may take, so that what is written next begins anew, and returns once nothing goes on.
 func settle(t testing.TB) {
 	t.Helper()
 	await(t, answerTime, "no approval waits and no session goes on", func() bool {
-		var page struct{ Items []struct{ ID string } }
+		var page struct{ Items []struct{ ID, Session string } }
 		dev.call(t, "GET", "/api/v1/approvals?status=PENDING", nil, &page)
 		for _, a := range page.Items {
-			dev.call(t, "POST", "/api/v1/approvals/"+a.ID+"/decision", object{"decision": "REJECT", "reason": "a test begins"}, nil)
+			dev.call(t, "POST", "/api/v1/sessions/"+a.Session+"/cancel", nil, nil)
 		}
 		busy := len(page.Items) > 0
 		for _, state := range []string{"PENDING", "RUNNING", "AWAITING_APPROVAL", "AWAITING_EXECUTION"} {

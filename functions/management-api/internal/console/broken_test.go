@@ -34,7 +34,7 @@ func TestManyCommands(t *testing.T) {
 	session := w.say("coder", "hello")
 	call, e := w.command(session, "make it")
 	w.finish(session, call, e, "this was printed\n", "done")
-	w.Exec(`INSERT INTO executions SELECT r.* FROM executions e, generate_series(1, 150) n,
+	w.Exec(`INSERT INTO executions OVERRIDING USER VALUE SELECT r.* FROM executions e, generate_series(1, 150) n,
 		LATERAL jsonb_populate_record(e, jsonb_build_object('execution_id', 'exe_many' || lpad(n::text, 10, '0'), 'cause_id', 'many' || n, 'created_at', e.created_at - n * interval '1 s',
 			'stderr_bytes', 7)) r WHERE e.session_id = $1`, session)
 	b, path := w.as(access.RoleViewer), "/console/sessions/"+string(session)

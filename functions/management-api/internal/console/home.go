@@ -22,7 +22,7 @@ type homeBody struct {
 	Failed    list[view.Session]
 	Letters   list[view.DeadLetter]
 	Leaks     []view.Leaks // of the kinds of which something is leaked or lost
-	Usage     bool // it is known
+	Usage     bool         // it is known
 	Cost      string
 	Tokens    int64
 	Asked     int64

@@ -152,7 +152,7 @@ func TestHostileTexts(t *testing.T) {
 		f.Exec(`UPDATE sandboxes SET message = $1`, limited(text, 400))
 		f.Exec(`UPDATE agent_execution_logs SET message = $1`, text)
 	}
-	// Beside a character that hides nobody is offered an editor.
+	// Beside a character that hides or joins nobody is offered an editor.
 	want := map[bool]map[string]string{}
 	for _, harmless := range []string{"HARMLESS", "HARM\x01LESS"} {
 		write(harmless)
@@ -166,7 +166,7 @@ func TestHostileTexts(t *testing.T) {
 		write(text)
 		short := limited(text, 150)
 		want := want[strings.ContainsFunc(text, func(r rune) bool {
-			return unicode.In(r, unicode.Cc, unicode.Cf, unicode.Zl, unicode.Zp) && r != 0x200d
+			return unicode.In(r, unicode.Cc, unicode.Cf, unicode.Zl, unicode.Zp)
 		})]
 		for _, path := range pages {
 			a := b.see(path)
