@@ -114,7 +114,9 @@ func groupOnWhatsApp(t *testing.T) string {
 func settle(t testing.TB) {
 	t.Helper()
 	await(t, answerTime, "no approval waits and no session goes on", func() bool {
-		var page struct{ Items []struct{ ID, Session string } }
+		var page struct {
+			Items []struct{ ID, Session string }
+		}
 		dev.call(t, "GET", "/api/v1/approvals?status=PENDING", nil, &page)
 		for _, a := range page.Items {
 			dev.call(t, "POST", "/api/v1/sessions/"+a.Session+"/cancel", nil, nil)
