@@ -31,11 +31,17 @@ func database(t *testing.T) *pgx.Conn {
 		t.Fatal(err)
 	}
 	front := strings.TrimSpace(string(holder))
-	children, err := os.ReadFile(filepath.Join("/proc", front, "task", front, "children"))
+	lists, err := filepath.Glob(filepath.Join("/proc", front, "task", "*", "children")) // of each thread, any of which starts processes
 	if err != nil {
 		t.Fatal(err)
 	}
-	for _, child := range strings.Fields(string(children)) {
+	var children []string
+	for _, list := range lists {
+		if text, err := os.ReadFile(list); err == nil { // else the thread has ended
+			children = append(children, strings.Fields(string(text))...)
+		}
+	}
+	for _, child := range children {
 		environ, err := os.ReadFile(filepath.Join("/proc", child, "environ"))
 		if err != nil {
 			continue // it has ended
