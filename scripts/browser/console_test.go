@@ -61,7 +61,6 @@ func (b *tab) signInWith(token string) {
 	if signedIn == token {
 		return
 	}
-	signedIn = ""
 	b.do(chromedp.Navigate(dev.URL+signInForm.path), chromedp.WaitVisible(chromedp.CSS(signInForm.token)))
 	b.write(signInForm.token, token)
 	b.click(signInForm.button)

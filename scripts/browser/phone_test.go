@@ -48,12 +48,10 @@ func TestPhoneByHand(t *testing.T) {
 
 			b.write("#text", "one thing "+mark+kb.Enter)
 			b.until(oneStep, said("mine", "one thing "+mark))
-			last := "#lines > li.mine:last-of-type "
 			eval[bool](b, "(document.getElementById('text').blur(), true)")
 			b.until(answerTime, said("theirs", "one thing "+mark))
 			eval[bool](b, fmt.Sprintf("([...document.querySelectorAll('#lines > li.mine')].find((l) => l.innerText.includes(%q)).id = 'this-one', true)", "one thing "+mark))
-			last = "#this-one "
-			b.click(last + ".more summary")
+			b.click("#this-one .more summary")
 			eval[bool](b, "([...document.querySelectorAll('#this-one .more button')].find((e) => e.textContent === 'Take back').click(), true)")
 			b.until(oneStep, said("mine", "This message was taken back."))
 			b.screen("phone-by-hand-" + mark)

@@ -165,7 +165,7 @@ func (p *page) agentRefused(err error) error {
 
 // switchFeature switches one block.
 func (p *page) switchFeature() error {
-	name, form := p.r.PathValue("name"), p.r.PostForm
+	name, form := p.r.PathValue("name"), p.form()
 	on, err := strconv.ParseBool(form.Get("on"))
 	if err != nil {
 		return p.agentRefused(&refused{Problem: view.Problem{Status: http.StatusUnprocessableEntity, Detail: "say whether it is to be on"}})
@@ -188,9 +188,9 @@ func (p *page) haltAgent() error {
 }
 
 func (p *page) halting(path string) (did string, err error) {
-	switch p.r.PostForm.Get("halt") {
+	switch p.form().Get("halt") {
 	case "true":
-		return "halted", p.write(http.MethodPut, path, nil, map[string]string{"reason": unixLines(p.r.PostForm.Get("reason"))}, nil)
+		return "halted", p.write(http.MethodPut, path, nil, map[string]string{"reason": unixLines(p.form().Get("reason"))}, nil)
 	case "false":
 		return "going", p.write(http.MethodDelete, path, nil, nil, nil)
 	}

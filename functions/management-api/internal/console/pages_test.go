@@ -19,7 +19,6 @@ type full struct {
 	approval harness.ApprovalID
 	letter   string
 	sandbox  string
-	run      string
 }
 
 func (w *world) fill(words string) full {

@@ -105,7 +105,7 @@ func (p *page) workflow() error {
 
 // startRun starts a run with the input of its form.
 func (p *page) startRun() error {
-	name, form := p.r.PathValue("name"), p.r.PostForm
+	name, form := p.r.PathValue("name"), p.form()
 	var begun struct {
 		Session harness.SessionID `json:"session"`
 	}

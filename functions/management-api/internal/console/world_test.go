@@ -386,15 +386,15 @@ func attr(n *html.Node, name string) string {
 // fields are what a form of the page sends that begins with action.
 func fields(t testing.TB, page *html.Node, action string) url.Values {
 	t.Helper()
-	for _, f := range find(page, "form", func(f *html.Node) bool { return attr(f, "action") == action && attr(f, "method") == "post" }) {
-		form := url.Values{}
-		for _, i := range find(f, "input", func(i *html.Node) bool { return attr(i, "type") == "hidden" }) {
-			form.Add(attr(i, "name"), attr(i, "value"))
-		}
-		return form
+	forms := find(page, "form", func(f *html.Node) bool { return attr(f, "action") == action && attr(f, "method") == "post" })
+	if len(forms) == 0 {
+		t.Fatalf("the page has no form for %s: %s", action, text(page))
 	}
-	t.Fatalf("the page has no form for %s: %s", action, text(page))
-	return nil
+	form := url.Values{}
+	for _, i := range find(forms[0], "input", func(i *html.Node) bool { return attr(i, "type") == "hidden" }) {
+		form.Add(attr(i, "name"), attr(i, "value"))
+	}
+	return form
 }
 
 func (w *world) log() *slog.Logger { return slog.New(slog.NewJSONHandler(w.logs, nil)) }
