@@ -192,7 +192,7 @@ func (t *Tour) steps() []Step {
 		},
 		{
 			ID: stepDecide, Title: "Decide",
-			Do:      "Approve it or reject it: with the buttons on the phone, or as an operator. It is one record, whoever decides first has decided, and nothing waits in memory meanwhile.",
+			Do:      "Approve it or reject it, with the buttons on the phone. This agent asks whoever wrote to it; others name their approvers, who decide in the console, by the CLI or in a chat. It is one record, and nothing waits in memory meanwhile.",
 			Links:   []Link{{"Ada's phone on Telegram", phone(o.Telegram, fmt.Sprint(OnTelegram), "")}},
 			Command: "go run ./scripts/tuluat approval list",
 		},
@@ -207,7 +207,7 @@ func (t *Tour) steps() []Step {
 		if f.execution != nil {
 			all[1].Links = append(all[1].Links, console("The conversation in the console", "/sessions/"+url.PathEscape(f.execution.Session)))
 		}
-		all[3].Links = append(all[3].Links, console("Approvals in the console", "/approvals"))
+		all[3].Links = append(all[3].Links, console("It waits in the console too", "/approvals"))
 		if f.approval != nil {
 			all[4].Links = append(all[4].Links, console("The conversation in the console", "/sessions/"+url.PathEscape(f.approval.Session)))
 		}
