@@ -31,11 +31,16 @@ func database(t *testing.T) *pgx.Conn {
 		t.Fatal(err)
 	}
 	front := strings.TrimSpace(string(holder))
-	children, err := os.ReadFile(filepath.Join("/proc", front, "task", front, "children"))
+	threads, err := filepath.Glob(filepath.Join("/proc", front, "task", "*", "children")) // any of them may have started it
 	if err != nil {
 		t.Fatal(err)
 	}
-	for _, child := range strings.Fields(string(children)) {
+	var children []string
+	for _, thread := range threads {
+		text, _ := os.ReadFile(thread) // it may have ended
+		children = append(children, strings.Fields(string(text))...)
+	}
+	for _, child := range children {
 		environ, err := os.ReadFile(filepath.Join("/proc", child, "environ"))
 		if err != nil {
 			continue // it has ended
