@@ -308,7 +308,7 @@ function fileOf(line) {
   const f = line.file, url = '/_fake/files/' + encodeURIComponent(f.id || ''), name = f.name || line.kind;
   const figure = make('p', 'said');
   if (/^image\/(png|jpeg|webp|gif)/.test(f.mimeType || '')) {
-    figure.append(make('img', 'sent', undefined, { src: url, alt: name, loading: 'lazy', onload: () => { if (down) toNewest(); } }));
+    figure.append(make('img', 'sent', undefined, { src: url, alt: name, loading: 'lazy' }));
     return figure;
   }
   const what = { audio: 'Voice note or sound', voice: 'Voice note', video: 'Video' }[line.kind] || 'File';
