@@ -31,15 +31,14 @@ func database(t *testing.T) *pgx.Conn {
 		t.Fatal(err)
 	}
 	front := strings.TrimSpace(string(holder))
-	lists, err := filepath.Glob(filepath.Join("/proc", front, "task", "*", "children")) // of each thread, any of which starts processes
+	threads, err := filepath.Glob(filepath.Join("/proc", front, "task", "*", "children")) // any of them may have started it
 	if err != nil {
 		t.Fatal(err)
 	}
 	var children []string
-	for _, list := range lists {
-		if text, err := os.ReadFile(list); err == nil { // else the thread has ended
-			children = append(children, strings.Fields(string(text))...)
-		}
+	for _, thread := range threads {
+		text, _ := os.ReadFile(thread) // it may have ended
+		children = append(children, strings.Fields(string(text))...)
 	}
 	for _, child := range children {
 		environ, err := os.ReadFile(filepath.Join("/proc", child, "environ"))

@@ -45,7 +45,7 @@ func (t *Tour) Handler() http.Handler {
 		h := w.Header()
 		h.Set("Content-Security-Policy", policy)
 		h.Set("X-Content-Type-Options", "nosniff")
-		h.Set("Referrer-Policy", "same-origin") // without a referrer a form's origin is null, which no page of this machine has
+		h.Set("Referrer-Policy", "same-origin") // without one, a form's request would come from nowhere
 		h.Set("Cache-Control", "no-cache")
 		t.mux.ServeHTTP(w, r)
 	}))

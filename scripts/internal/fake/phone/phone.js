@@ -87,6 +87,7 @@ let edited = null;    // the line that the next message replaces
 let source = null;    // the stream
 let ahead = 0;        // of the fake's clock, in milliseconds
 let typing = false;
+let down = true;      // the newest message is on the screen, and stays there
 const heads = new Map(); // chat -> its newest line
 const seen = new Map();  // chat -> changed of the newest line that was on the screen
 const shown = new Map(); // id -> {line, element}, of the open chat
@@ -177,6 +178,7 @@ function openChat() {
   document.body.classList.toggle('open', open !== '');
   shown.clear();
   $('lines').replaceChildren();
+  down = true;
   $('lines').setAttribute('aria-live', 'off'); // what was there already is not read out
   $('earlier').hidden = true;
   quote(null);
@@ -221,19 +223,23 @@ function listen() {
 async function news(n) {
   ahead = Date.parse(n.now) - Date.now();
   typing = n.typing;
-  const before = $('scroll').scrollHeight - $('scroll').scrollTop - $('scroll').clientHeight < 80;
+  const before = down;
   if (n.cut) $('earlier').hidden = false;
   for (const line of n.lines) put(line);
   for (const line of n.heads) heads.set(line.chat, line);
-  if (n.lines.length > 0 && before) $('scroll').scrollTop = $('scroll').scrollHeight;
+  if (n.lines.length > 0 && before) toNewest();
   if ($('lines').getAttribute('aria-live') === 'off') requestAnimationFrame(() => $('lines').setAttribute('aria-live', 'polite'));
   $('typing').textContent = typing ? account.name + ' is typing…' : '';
-  if (typing && before) $('scroll').scrollTop = $('scroll').scrollHeight;
+  if (typing && before) toNewest();
   if (n.heads.some((h) => !groupOf(h.chat) && !personOf(h.chat))) await trying(load);
   showList();
   showUnder();
   $('now').textContent = clock().toLocaleString();
   if (n.heads.length > 0) faultsSoon();
+}
+
+function toNewest() {
+  $('scroll').scrollTop = $('scroll').scrollHeight;
 }
 
 // put shows a line, in place of what was shown of it before.
@@ -443,6 +449,7 @@ function wireUp() {
   });
   addEventListener('hashchange', openChat);
   $('say').onsubmit = (event) => { event.preventDefault(); send(); };
+  $('scroll').onscroll = () => { down = $('scroll').scrollHeight - $('scroll').scrollTop - $('scroll').clientHeight < 80; };
   $('text').oninput = grow;
   $('text').onkeydown = (event) => {
     if (event.key === 'Enter' && !event.shiftKey && !event.isComposing) { event.preventDefault(); send(); }
