@@ -165,7 +165,7 @@ func (p *page) agentRefused(err error) error {
 
 // switchFeature switches one block.
 func (p *page) switchFeature() error {
-	name, form := p.r.PathValue("name"), p.form()
+	name, form := p.r.PathValue("name"), p.sent()
 	on, err := strconv.ParseBool(form.Get("on"))
 	if err != nil {
 		return p.agentRefused(&refused{Problem: view.Problem{Status: http.StatusUnprocessableEntity, Detail: "say whether it is to be on"}})
@@ -188,9 +188,9 @@ func (p *page) haltAgent() error {
 }
 
 func (p *page) halting(path string) (did string, err error) {
-	switch p.form().Get("halt") {
+	switch p.sent().Get("halt") {
 	case "true":
-		return "halted", p.write(http.MethodPut, path, nil, map[string]string{"reason": unixLines(p.form().Get("reason"))}, nil)
+		return "halted", p.write(http.MethodPut, path, nil, map[string]string{"reason": unixLines(p.sent().Get("reason"))}, nil)
 	case "false":
 		return "going", p.write(http.MethodDelete, path, nil, nil, nil)
 	}

@@ -130,7 +130,7 @@ func (p *page) approval() error {
 
 // decide approves or rejects what its form shows: the digest says what that was.
 func (p *page) decide() error {
-	id, form := p.r.PathValue("id"), p.form()
+	id, form := p.r.PathValue("id"), p.sent()
 	body := map[string]any{"decision": form.Get("decision"), "digest": form.Get("digest")}
 	if reason := strings.TrimSpace(form.Get("reason")); reason != "" {
 		body["reason"] = unixLines(reason)

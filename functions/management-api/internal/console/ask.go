@@ -267,7 +267,7 @@ type kept struct{ Label, Text string }
 func (p *page) Kept() []kept {
 	var all []kept
 	for _, field := range [][2]string{{"yaml", "YAML"}, {"text", "Message"}, {"command", "Command"}, {"input", "Input"}, {"reason", "Reason"}} {
-		if text := p.form().Get(field[0]); strings.TrimSpace(text) != "" {
+		if text := p.sent().Get(field[0]); strings.TrimSpace(text) != "" {
 			all = append(all, kept{field[1], unixLines(text)})
 		}
 	}
@@ -300,11 +300,11 @@ func (p *page) to(path, said string) error {
 
 // back is where a form of several pages wants to go on.
 func (p *page) back(otherwise string) string {
-	if next := p.form()Value("next"); next != "" {
+	if next := p.sent().Get("next"); next != "" {
 		return local(next)
 	}
 	return otherwise
 }
 
-// form is what the form of the request holds.
-func (p *page) form() url.Values { return p.r.PostForm } //nolint:forbidigo // a field; the function of that name makes requests
+// sent is what the form of the request holds.
+func (p *page) sent() url.Values { return p.r.PostForm } //nolint:forbidigo // a field; the function of that name makes requests

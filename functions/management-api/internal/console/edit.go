@@ -129,7 +129,7 @@ func (k kind) create(p *page) error {
 // put checks or saves what an editor sent. Nothing is saved that was not shown as a
 // difference before: the form that saves is on that page.
 func (k kind) put(p *page) error {
-	name, form := p.r.PathValue("name"), p.form()
+	name, form := p.r.PathValue("name"), p.sent()
 	b := k.body(name)
 	b.Text, b.ETag = unixLines(form.Get("yaml")), form.Get("etag")
 	save := form.Get("action") == "save"
@@ -201,7 +201,7 @@ func (k kind) overtaken(p *page, title string, b *editBody, problem error) error
 // remove deletes the version that its page has shown.
 func (k kind) remove(p *page) error {
 	name := p.r.PathValue("name")
-	if err := p.write(http.MethodDelete, at(k.path, name), http.Header{"If-Match": {p.form().Get("etag")}}, nil, nil); err != nil {
+	if err := p.write(http.MethodDelete, at(k.path, name), http.Header{"If-Match": {p.sent().Get("etag")}}, nil, nil); err != nil {
 		return err
 	}
 	return p.to(Prefix+k.path, "deleted")

@@ -90,7 +90,7 @@ func (p *page) terminate() error {
 
 // run asks for a command in a sandbox.
 func (p *page) run() error {
-	id, form := p.r.PathValue("id"), p.form()
+	id, form := p.r.PathValue("id"), p.sent()
 	command := unixLines(form.Get("command"))
 	if err := p.write(http.MethodPost, at("sandboxes", id, "/executions"), keyed(form), map[string]string{"command": command}, nil); err != nil {
 		return p.sandboxRefused(err, command)

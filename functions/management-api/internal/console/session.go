@@ -256,7 +256,7 @@ func (p *page) sendMessage() error { return p.say("/messages", "sent") }
 func (p *page) reply() error { return p.say("/reply", "replied") }
 
 func (p *page) say(action, did string) error {
-	id, form := p.r.PathValue("id"), p.form()
+	id, form := p.r.PathValue("id"), p.sent()
 	text := unixLines(form.Get("text"))
 	err := p.write(http.MethodPost, at("sessions", id, action), keyed(form), map[string]string{"text": text}, nil)
 	if err == nil {

@@ -111,7 +111,7 @@ func (p *page) startSession() error {
 	var begun struct {
 		Session harness.SessionID `json:"session"`
 	}
-	form := p.form()
+	form := p.sent()
 	body := map[string]string{"agent": form.Get("agent"), "text": unixLines(form.Get("text"))}
 	err := p.write(http.MethodPost, "/sessions", keyed(form), body, &begun)
 	if err == nil {

@@ -105,7 +105,7 @@ func (p *page) workflow() error {
 
 // startRun starts a run with the input of its form.
 func (p *page) startRun() error {
-	name, form := p.r.PathValue("name"), p.form()
+	name, form := p.r.PathValue("name"), p.sent()
 	var begun struct {
 		Session harness.SessionID `json:"session"`
 	}
