@@ -36,7 +36,7 @@ func TestPhoneByHand(t *testing.T) {
 			b.until(oneStep, "document.getElementById('text').value === ''")
 
 			for _, thing := range []struct{ sends, shows string }{
-				{"image", "document.querySelector('#lines img.sent')?.naturalWidth === 240"},
+				{"image", "[...document.querySelectorAll('#lines img.sent')].at(-1)?.naturalWidth === 240"},
 				{"text", "document.querySelector('#lines a[download=\"apples.txt\"]')"},
 				{"voice", said("mine", "Voice note")},
 				{"location", said("mine", "A place: 48.8584, 2.2945")},
