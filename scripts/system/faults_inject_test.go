@@ -603,6 +603,7 @@ func revised(c *trial) {
 	c.revise("Is another one now.")
 	c.await(time.Minute, "there is a new revision", func() (bool, string) { return c.revision() > before, fmt.Sprint(c.revision()) })
 	_, refused := c.db.Exec(c.ctx, `DELETE FROM agent_revisions WHERE agent_name = $1 AND revision <= $2`, a.name, before)
+	c.awaitAll() // an agent that is removed in a turn has no way left to answer by
 	c.must(os.Remove(filepath.Join(c.agentsDir(), a.name+".yaml")))
 	c.await(time.Minute, "the agent is gone", func() (bool, string) {
 		n := c.number(`SELECT count(*) FROM channel_routes WHERE channel = 'WEBHOOK' AND account = $1`, a.name)
@@ -613,6 +614,7 @@ func revised(c *trial) {
 		n := c.number(`SELECT count(*) FROM channel_routes WHERE channel = 'WEBHOOK' AND account = $1`, a.name)
 		return n == 1, fmt.Sprint(n)
 	})
+	c.speak(a, "run", "note")
 	c.awaitAll()
 	c.what = "the old revision could be deleted"
 	if refused != nil {
