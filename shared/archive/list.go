@@ -38,14 +38,20 @@ func (s *Store) List(ctx context.Context, prefix, after string, limit int) (obje
 	if after != "" {
 		in.StartAfter = &after
 	}
-	page, err := s.client.ListObjectsV2(ctx, in)
-	if err != nil {
-		return nil, false, translate(err)
+	for {
+		page, err := s.client.ListObjectsV2(ctx, in)
+		if err != nil {
+			return nil, false, translate(err)
+		}
+		for _, o := range page.Contents {
+			objects = append(objects, Object{Key: aws.ToString(o.Key), Size: aws.ToInt64(o.Size), ModifiedAt: aws.ToTime(o.LastModified)})
+		}
+		more = aws.ToBool(page.IsTruncated)
+		if !more || len(objects) > 0 {
+			return objects, more, nil
+		}
+		in.ContinuationToken = page.NextContinuationToken // a server may answer with an empty page
 	}
-	for _, o := range page.Contents {
-		objects = append(objects, Object{Key: aws.ToString(o.Key), Size: aws.ToInt64(o.Size), ModifiedAt: aws.ToTime(o.LastModified)})
-	}
-	return objects, aws.ToBool(page.IsTruncated), nil
 }
 
 // Upload is an object that is being sent in parts, or was and never finished. Put

@@ -65,3 +65,24 @@ func TestUploads(t *testing.T) {
 		})
 	}
 }
+
+// A page may be empty and not the last one: behind it the list goes on.
+func TestListGoesOnBehindAnEmptyPage(t *testing.T) {
+	pages := map[string]string{
+		"":  `<IsTruncated>true</IsTruncated><NextContinuationToken>2</NextContinuationToken>`,
+		"2": `<IsTruncated>true</IsTruncated><NextContinuationToken>3</NextContinuationToken><Contents><Key>media/b</Key><Size>7</Size></Contents>`,
+	}
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		fmt.Fprint(w, `<?xml version="1.0"?><ListBucketResult>`+pages[r.URL.Query().Get("continuation-token")]+`</ListBucketResult>`)
+	}))
+	defer server.Close()
+	s, err := archive.Open(archive.Options{Endpoint: server.URL, Region: "us-east-1", Bucket: "files", AccessKey: "key", SecretKey: "very-secret", PathStyle: true})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer s.Close()
+	objects, more, err := s.List(t.Context(), "media/", "media/a", 10)
+	if len(objects) != 1 || objects[0].Key != "media/b" || objects[0].Size != 7 || !more || err != nil {
+		t.Errorf("%+v, %t, %v", objects, more, err)
+	}
+}

@@ -12,6 +12,8 @@ func ledgerWords() []Word {
 		{Name: "upload", Meaning: "an object that was sent to the bucket in parts and never finished", Value: "UPLOAD"},
 		{Name: "made", Meaning: "an outsideObject that was seen", Value: "MADE"},
 		{Name: "comparison", Meaning: "what rows and objects of one kind came to when they were compared", Table: "comparisons"},
+		{Name: "restoredAt", Meaning: "when the rows became those of an earlier moment", Column: "restored_at"},
+		{Name: "lostAt", Meaning: "since when the bucket lacks a file that had been stored", Column: "lost_at"},
 		{Name: "comparedAt", Meaning: "when all rows and objects of a kind had been compared", Column: "compared_at", Key: "comparedAt"},
 		{Name: "progress", Meaning: "how far a comparison is that is under way", Column: "progress"},
 		{Name: "tally", Meaning: "what the last whole comparison came to", Column: "tally"},

@@ -19,14 +19,20 @@ type Comparison struct {
 	view.Tally
 	Next   string `json:"next,omitempty"`   // behind which object it goes on
 	Reason string `json:"reason,omitempty"` // why something is left
+
+	RestoredAt time.Time `json:"-"` // when the rows became those of an earlier moment; zero: never
 }
 
 // Comparing returns the comparison of the kind that is under way, or a new one if
 // the last that came to its end is as old as every. due is false when it is not.
 func (s *Store) Comparing(ctx context.Context, kind harness.ObjectKind, every time.Duration) (c Comparison, due bool, err error) {
 	var progress []byte
-	err = s.pool.QueryRow(ctx, `SELECT progress, progress IS NOT NULL OR compared_at IS NULL OR compared_at <= now() - $2::interval FROM comparisons WHERE kind = $1`, kind, every).
-		Scan(&progress, &due)
+	var restored *time.Time
+	err = s.pool.QueryRow(ctx, `SELECT progress, restored_at, progress IS NOT NULL OR compared_at IS NULL OR compared_at <= now() - $2::interval FROM comparisons WHERE kind = $1`, kind, every).
+		Scan(&progress, &restored, &due)
+	if restored != nil {
+		c.RestoredAt = *restored
+	}
 	if err != nil || progress == nil {
 		return c, due, translate(err)
 	}

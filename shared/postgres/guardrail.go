@@ -34,8 +34,8 @@ const withheldReason = "withheld by a guardrail"
 
 // hideFilesSQL keeps back the files of message $1.
 const hideFilesSQL = `
-UPDATE attachments SET state = 'FAILED', reason = '` + withheldReason + `', due_at = NULL, updated_at = now()
-WHERE message_id = $1 AND direction = 'INBOUND' AND state <> 'FAILED'`
+UPDATE attachments SET state = 'FAILED', reason = '` + withheldReason + `', due_at = NULL, lost_at = NULL, updated_at = now()
+WHERE message_id = $1 AND direction = 'INBOUND' AND (state <> 'FAILED' OR lost_at IS NOT NULL)`
 
 func (w *stepWriter) screen() {
 	for _, s := range w.c.Screened {
@@ -50,8 +50,8 @@ func (w *stepWriter) screen() {
 // with its answer.
 func (w *stepWriter) withhold() {
 	if w.c.Withhold {
-		w.Queue(`UPDATE attachments SET state = 'FAILED', reason = '`+withheldReason+`', updated_at = now()
-			WHERE session_id = $1 AND direction = 'OUTBOUND' AND state = 'STORED' AND message_id IS NULL`, w.c.Claim.ID)
+		w.Queue(`UPDATE attachments SET state = 'FAILED', reason = '`+withheldReason+`', lost_at = NULL, updated_at = now()
+			WHERE session_id = $1 AND direction = 'OUTBOUND' AND (state = 'STORED' OR lost_at IS NOT NULL) AND message_id IS NULL`, w.c.Claim.ID)
 	}
 }
 

@@ -148,11 +148,18 @@ func (s *Store) StoredFiles(ctx context.Context, after string, limit int) ([]str
 }
 
 // FileLost writes that the bucket does not have a file any more: whoever asks for
-// it is told so.
+// it is told so, until FilesFound.
 func (s *Store) FileLost(ctx context.Context, key string) (marked bool, err error) {
-	n, err := s.count(ctx, `UPDATE attachments SET state = 'FAILED', reason = 'the object store does not have the file any more', updated_at = now()
+	n, err := s.count(ctx, `UPDATE attachments SET state = 'FAILED', reason = 'the object store does not have the file any more', lost_at = now(), updated_at = now()
 		WHERE object_key <> '' AND object_key COLLATE "C" = $1 AND state = 'STORED'`, key)
 	return n > 0, err
+}
+
+// FilesFound says of some keys of the bucket that it has them: what FileLost wrote
+// of them is over. It returns how many attachments are STORED again.
+func (s *Store) FilesFound(ctx context.Context, keys []string) (int, error) {
+	return s.count(ctx, `UPDATE attachments SET state = 'STORED', reason = '', lost_at = NULL, updated_at = now()
+		WHERE object_key <> '' AND object_key COLLATE "C" = ANY ($1) AND lost_at IS NOT NULL AND state = 'FAILED'`, keys)
 }
 
 // UnknownArchives returns which of some keys of the bucket log_archives has no row for.

@@ -18,6 +18,7 @@ type bucketStore interface {
 	UnknownFiles(ctx context.Context, keys []string) ([]string, error)
 	StoredFiles(ctx context.Context, after string, limit int) ([]string, error)
 	FileLost(ctx context.Context, key string) (marked bool, err error)
+	FilesFound(ctx context.Context, keys []string) (int, error)
 	UnknownArchives(ctx context.Context, keys []string) ([]string, error)
 	VerifiedArchives(ctx context.Context, after string, limit int) ([]string, error)
 	ArchiveLost(ctx context.Context, key string) (still bool, err error)
@@ -27,7 +28,7 @@ const (
 	bucketEvery = time.Hour      // between two comparisons: a list costs money
 	uploadGrace = 24 * time.Hour // of an upload in parts
 
-	// keyGrace is how old an object without a row must be to be removed: time for
+	// keyGrace is how long an object must have had no row to be removed: time for
 	// people to see that the rows are another installation's, or of yesterday.
 	keyGrace = 24 * time.Hour
 	keysPage = 1000
@@ -57,7 +58,7 @@ func (r *Reaper) bucketItems() []item {
 			lost: r.Store.ArchiveLost, // the row stays, and with it what is lost
 		})},
 		{"bucket_files", r.findKeys(keys{
-			kind: harness.ObjectFile, prefix: "media/", unknown: r.Store.UnknownFiles, relied: r.Store.StoredFiles, lost: r.Store.FileLost, marks: true,
+			kind: harness.ObjectFile, prefix: "media/", unknown: r.Store.UnknownFiles, relied: r.Store.StoredFiles, lost: r.Store.FileLost, marks: true, found: r.Store.FilesFound,
 		})},
 		{"uploads", r.findUploads},
 	}
@@ -88,6 +89,7 @@ type keys struct {
 	relied  func(ctx context.Context, after string, limit int) ([]string, error) // on which rows rely
 	lost    func(ctx context.Context, key string) (still bool, err error)        // one of them is missing
 	marks   bool                                                                 // and then its row relies on it no more
+	found   func(ctx context.Context, keys []string) (int, error)                // until it is there again
 }
 
 // findKeys compares the bucket with the rows, page by page, over as many passes as
@@ -129,6 +131,16 @@ func (r *Reaper) keysPage(ctx context.Context, b *box, k keys, c *comparing) (mo
 	if err := r.missing(ctx, b, k, c, named, last, more); err != nil {
 		return false, nil, err
 	}
+	if k.found != nil {
+		n, err := k.found(ctx, named)
+		if err != nil {
+			return false, nil, err
+		}
+		if n > 0 {
+			r.Log.Info("files are in the bucket again", "kind", string(k.kind), "found", n)
+		}
+		b.count(n, n)
+	}
 	failed = r.strangers(ctx, b, c, objects, unknown)
 	c.There += int64(len(objects))
 	c.Next = last
@@ -140,7 +152,7 @@ func (r *Reaper) strangers(ctx context.Context, b *box, c *comparing, objects []
 	slices.Sort(unknown)
 	var old []archive.Object
 	for _, o := range objects {
-		if _, stranger := slices.BinarySearch(unknown, o.Key); stranger && r.Now().Sub(o.ModifiedAt) > keyGrace {
+		if _, stranger := slices.BinarySearch(unknown, o.Key); stranger && r.Now().Sub(c.since(o.ModifiedAt)) > keyGrace {
 			old = append(old, o)
 			c.leaked(o.Key, o.ModifiedAt)
 		}

@@ -68,6 +68,14 @@ func (c *comparing) leaked(name string, at time.Time) {
 	}
 }
 
+// since is when an object of a time can have begun to have no row.
+func (c *comparing) since(made time.Time) time.Time {
+	if c.RestoredAt.After(made) {
+		return c.RestoredAt
+	}
+	return made
+}
+
 // lost counts a row without its object.
 func (c *comparing) lost(name string) {
 	c.mu.Lock()
@@ -260,7 +268,7 @@ func (r *Reaper) findVolumes(ctx context.Context, b *box, keeper sandbox.Keeper)
 			case o.Going:
 			case known && row.Ended && !row.Used:
 				over = append(over, o)
-			case !known && r.Now().Sub(o.CreatedAt) > v.grace(o) && (o.Session == "" || ended[o.Session]):
+			case !known && r.Now().Sub(v.since(o)) > v.grace(o) && (o.Session == "" || ended[o.Session]):
 				c.leaked(o.Name, o.CreatedAt)
 				leaked = append(leaked, o)
 				if unknown[o.Session] {
@@ -307,6 +315,15 @@ func (v *volumes) grace(o sandbox.Object) time.Duration {
 		return keyGrace
 	}
 	return volumeGrace
+}
+
+// since is when a volume can have begun to have no row: one of a session that is
+// known had its row deleted by us.
+func (v *volumes) since(o sandbox.Object) time.Time {
+	if v.unknown[o.Session] {
+		return v.c.since(o.CreatedAt)
+	}
+	return o.CreatedAt
 }
 
 // see writes of volumes that they are there whose row does not say so, or that an

@@ -2,6 +2,7 @@ package reap_test
 
 import (
 	"fmt"
+	"slices"
 	"testing"
 	"time"
 
@@ -35,6 +36,63 @@ func TestRowsOfAnotherBucket(t *testing.T) {
 	w.pass()
 	if l := w.leaks()[harness.ObjectFile]; l.Known != 60 || l.There != 59 || l.Lost != 0 || l.Marked != 1 || l.Reason != "" {
 		t.Errorf("%+v", l)
+	}
+}
+
+// Files that an empty bucket lacked are there again when it has them, but for one
+// that a guardrail has kept back meanwhile.
+func TestFilesAreFoundAgain(t *testing.T) {
+	w := newLedger(t)
+	w.session("ses_kept", `state = 'IDLE'`)
+	for i := range 10 {
+		w.file(fmt.Sprintf("media/ses_kept/out/%02d", i), false, false, fmt.Sprintf("att_%02d STORED", i))
+	}
+	if got := w.pass()["bucket_files"]; got.Found != 10 || got.Done != 10 {
+		t.Errorf("%+v", got)
+	}
+	const states = `SELECT string_agg(state, ' ' ORDER BY state) FROM (SELECT DISTINCT state || count(*) OVER (PARTITION BY state) AS state FROM attachments) x`
+	if got := query[string](w.world, states); got != "FAILED10" {
+		t.Fatalf("got %s, want all FAILED", got)
+	}
+	w.sql(`UPDATE attachments SET reason = 'withheld', lost_at = NULL WHERE attachment_id = 'att_04'`)
+	for i := range 10 {
+		w.bucket.Set(fmt.Sprintf("media/ses_kept/out/%02d", i), []byte("x"))
+	}
+	w.again()
+	if got := w.pass()["bucket_files"]; got.Found != 9 || got.Done != 9 {
+		t.Errorf("%+v", got)
+	}
+	if got := query[string](w.world, states); got != "FAILED1 STORED9" {
+		t.Errorf("got %s, want the one that is kept back FAILED", got)
+	}
+	w.again()
+	if got, ok := w.pass()["bucket_files"]; ok {
+		t.Errorf("a later pass found %+v", got)
+	}
+}
+
+// What no row knows since the rows were restored from an old copy is left for a day,
+// however old it is.
+func TestObjectsSinceTheCopy(t *testing.T) {
+	w := newLedger(t)
+	w.session("ses_kept", `state = 'IDLE'`)
+	for i := range 9 {
+		w.file(fmt.Sprintf("media/ses_kept/out/%02d", i), true, true, fmt.Sprintf("att_%02d STORED", i))
+	}
+	const later = "media/ses_later/out/1"
+	w.file(later, false, true, "")
+	w.bucket.Age(later, 72*time.Hour)
+	w.sql(`SELECT count(*) FROM restored()`)
+	for _, c := range []struct {
+		after time.Duration
+		keys  int
+	}{{0, 10}, {23 * time.Hour, 10}, {25 * time.Hour, 9}} {
+		w.options.Now = func() time.Time { return time.Now().Add(c.after) }
+		w.again()
+		w.pass()
+		if n := len(w.bucket.Keys()); n != c.keys || (n == 9) == slices.Contains(w.bucket.Keys(), later) {
+			t.Errorf("%s after the restoration %d objects are left, want %d", c.after, n, c.keys)
+		}
 	}
 }
 
