@@ -76,10 +76,10 @@ func ingest(ctx context.Context, o options, bin string, pg *localpg.Server) ([]f
 	return []figure.Figure{
 		figure.Of("ingest at 32 connections: webhook-ingest", "req/s", ourRates...),
 		figure.Of("ingest at 32 connections: bare handler", "req/s", bareRates...),
-		figure.Of("ingest rate, ours / bare", "ratio", rates...).AtLeast(0.7, "at least 0.7"),
+		figure.Of("ingest rate, ours / bare", "ratio", rates...).AtLeast(1, "at least 1"),
 		figure.Of("ingest p99: webhook-ingest", "ms", ourTails...),
 		figure.Of("ingest p99: bare handler", "ms", bareTails...),
-		figure.Of("ingest p99, ours / bare", "ratio", tails...).AtMost(2, "at most 2"),
+		figure.Of("ingest p99, ours / bare", "ratio", tails...).AtMost(1, "at most 1"),
 	}, nil
 }
 

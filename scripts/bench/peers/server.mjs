@@ -1,7 +1,9 @@
 // What the peers share: processes of Node's cluster, connections that are kept,
 // one pool for all of them, and requests that come at the same time sharing one
 // multi-row INSERT, as ours do: atOnce statements run, those that come meanwhile
-// wait, and the next statement takes up to `together` of them.
+// wait, and the next statement takes up to TOGETHER of them. With 1, and as many
+// statements as there are connections, it is what the libraries' guides have: an
+// INSERT for each message.
 import cluster from 'node:cluster'
 import { createServer } from 'node:http'
 import process from 'node:process'
@@ -10,7 +12,7 @@ import pg from 'pg'
 const processes = Number(process.env.PROCESSES)
 const connections = Number(process.env.DATABASE_MAX_CONNS) / processes // of this process
 const atOnce = Math.max(1, Number(process.env.AT_ONCE) / processes)
-const together = 64
+const together = Number(process.env.TOGETHER)
 
 // One parameter whatever the number of rows, so that the statement is prepared
 // once per connection and the rows are encoded by JSON.stringify, in C++.
