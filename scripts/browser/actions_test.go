@@ -8,7 +8,6 @@ import (
 	"fmt"
 	"net/http"
 	"os"
-	"path/filepath"
 	"strings"
 	"testing"
 
@@ -90,11 +89,8 @@ func TestActions(t *testing.T) {
 			h.open(dev.URL+"/console/agents", signInForm.token)
 		}},
 		{"enter by the link", "", func(h *hand) {
-			code, file := rand.Text(), filepath.Join(dev.home, "secrets", "console", "entry")
-			if err := os.WriteFile(file, []byte(code+"\n"+dev.token+"\n"), 0o600); err != nil {
-				h.t.Fatal(err)
-			}
-			h.open(dev.URL+"/console/enter?code="+code, inside)
+			link, file := entry(h.t)
+			h.open(link, inside)
 			h.press(`form[action$="/enter"] button`, "")
 			h.open(dev.URL+"/console/agents", ".who .name")
 			if _, err := os.Stat(file); !os.IsNotExist(err) {
