@@ -4,6 +4,7 @@ package browser_test
 
 import (
 	"bytes"
+	"context"
 	"encoding/json"
 	"fmt"
 	"io"
@@ -23,6 +24,23 @@ type hand struct {
 	*tab
 	*stage
 	done *[]press
+}
+
+// click clicks the first that fits: the one that is there once a part that has just been
+// renewed is.
+func (h *hand) click(css string) {
+	h.t.Helper()
+	ctx, cancel := context.WithTimeout(h.ctx, oneStep)
+	defer cancel()
+	for {
+		err := chromedp.Do(ctx, chromedp.Click(chromedp.CSS(css), chromedp.NodeVisible))
+		if err == nil {
+			return
+		}
+		if ctx.Err() != nil {
+			h.failed(fmt.Errorf("%s: %w", css, err))
+		}
+	}
 }
 
 // pressed keeps that the button of a form is clicked.
