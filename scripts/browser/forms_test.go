@@ -249,6 +249,7 @@ func deadLetters(t *testing.T, session string) (ids [2]string) {
 
 // breaches is how often the console was told of what its policy kept from happening.
 func breaches(t *testing.T) int {
+	dev.call(t, http.MethodGet, "/api/v1/whoami", nil, nil) // it is there, and its log
 	text, err := os.ReadFile(filepath.Join(dev.home, "logs", "management-api.log"))
 	if err != nil {
 		t.Fatal(err)
