@@ -112,6 +112,9 @@ func insideCases(s *postgres.Store, large harness.SessionID, sessions []harness.
 		}}, ask[view.Place]{"timeline of a session" + c.what, s, func(ctx context.Context, run int, after view.Place, limit int) (page[view.Place], error) {
 			rows, next, err := s.Timeline(ctx, c.of(run), after, limit)
 			return page[view.Place]{next: next, rows: len(rows), end: next.ID == ""}, err
+		}}, ask[view.Place]{"timeline of a session, newest first" + c.what, s, func(ctx context.Context, run int, before view.Place, limit int) (page[view.Place], error) {
+			rows, next, err := s.NewestTimeline(ctx, c.of(run), before, limit)
+			return page[view.Place]{next: next, rows: len(rows), end: next.ID == ""}, err
 		}})
 	}
 	return all

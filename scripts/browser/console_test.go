@@ -3,6 +3,9 @@
 package browser_test
 
 import (
+	"crypto/rand"
+	"os"
+	"path/filepath"
 	"testing"
 
 	"github.com/chromedp/chromedp"
@@ -42,11 +45,24 @@ const inside = "main h1"
 var signInForm = struct{ path, token, button string }{"/console/sign-in", "input[name=token]", `form[action="/console/sign-in"] button`}
 
 func consolePages(t *testing.T) []aPage {
-	var all []aPage
+	all := []aPage{
+		{name: "console-sign-in", url: fixed(dev.URL + signInForm.path), ready: inside},
+		{name: "console-enter", url: func(t *testing.T) string { link, _ := entry(t); return link }, ready: inside},
+	}
 	for _, row := range consoleRows {
 		all = append(all, aPage{name: row.name, url: func(t *testing.T) string { return dev.URL + fill(t, row.path) }, ready: inside, signed: true})
 	}
 	return all
+}
+
+// entry makes the link that opens the console once, as the system has made one at its
+// start, and returns it and the file that is there until then.
+func entry(t testing.TB) (link, file string) {
+	code, file := rand.Text(), filepath.Join(dev.home, "secrets", "console", "entry")
+	if err := os.WriteFile(file, []byte(code+"\n"+dev.token+"\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	return dev.URL + "/console/enter?code=" + code, file
 }
 
 // signIn signs in to the console with the token of this machine. The browser keeps

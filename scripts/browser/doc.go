@@ -8,6 +8,7 @@
 //	make test-browser ARGS='-run=TestMemory -stay=10m -live=200'
 //
 // A page of the product is a row of pages_test.go: every test of pages takes it
-// up, in both themes and at both widths. Screenshots are in build/screens, to be
-// looked at: no test does that.
+// up, in both themes and at both widths. What a form of the console does is a row
+// of actions_test.go. Screenshots are in build/screens, to be looked at: no test
+// does that.
 package browser

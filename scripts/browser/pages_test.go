@@ -44,6 +44,9 @@ func TestPages(t *testing.T) {
 					if wide := eval[int](b, "document.documentElement.scrollWidth"); wide > int(v.width) {
 						t.Errorf("the page is %d pixels wide, of %d", wide, v.width)
 					}
+					if seen := eval[[]string](b, "[...document.querySelectorAll('[hidden]')].filter((e) => getComputedStyle(e).display !== 'none').map((e) => e.outerHTML.slice(0, 100))"); len(seen) > 0 {
+						t.Errorf("what is hidden is seen: %q", seen)
+					}
 					b.axe()
 				})
 			}

@@ -97,8 +97,12 @@ func (s *system) start() error {
 	}
 	s.process = exec.Command(front)
 	s.process.Dir = root
-	s.process.Env = append(os.Environ(), "TULUAT_HOME="+s.home, "TULUAT_PORT="+strconv.Itoa(port))
-	for _, variable := range []string{"OPENAI_API_KEY", "OPENAI_BASE_URL", "ANTHROPIC_API_KEY", "ANTHROPIC_BASE_URL", "WHATSAPP_API_URL", "TELEGRAM_API_URL", "TULUAT_AGENTS"} {
+	agents := filepath.Join(s.home, "agents") // of its own: tests change them
+	if err := os.CopyFS(agents, os.DirFS(filepath.Join(root, "config", "samples"))); err != nil {
+		return err
+	}
+	s.process.Env = append(os.Environ(), "TULUAT_HOME="+s.home, "TULUAT_AGENTS="+agents, "TULUAT_PORT="+strconv.Itoa(port))
+	for _, variable := range []string{"OPENAI_API_KEY", "OPENAI_BASE_URL", "ANTHROPIC_API_KEY", "ANTHROPIC_BASE_URL", "WHATSAPP_API_URL", "TELEGRAM_API_URL"} {
 		s.process.Env = append(s.process.Env, variable+"=") // everything is played
 	}
 	said, out, err := os.Pipe()

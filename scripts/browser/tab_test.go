@@ -100,9 +100,10 @@ const (
 	oneStep = 30 * time.Second // of a tab
 )
 
-func newTab(t *testing.T, v view) *tab {
+// newTab opens one in a window of its own, unless options say otherwise.
+func newTab(t *testing.T, v view, options ...chromedp.ContextOption) *tab {
 	t.Helper()
-	ctx, cancel := chromedp.NewContext(chromium.ctx)
+	ctx, cancel := chromedp.NewContext(chromium.ctx, options...)
 	if err := chromedp.Do(ctx); err != nil {
 		t.Fatal(err)
 	}

@@ -67,13 +67,13 @@ func TestTheTimelineHasWhatIsCommittedLate(t *testing.T) {
 			}
 			inside(t, tx, `SELECT 1 FROM sessions WHERE session_id = $1 FOR UPDATE`, session)
 			inside(t, tx, late, session)
-			if rest, _ := timelineFrom(t, s, session, next, 1); len(rest) != 1 {
+			if rest := timelineFrom(t, s.Timeline, session, next, 1); len(rest) != 1 {
 				t.Errorf("before it is committed: %+v", rest)
 			}
 			if err := tx.Commit(ctx); err != nil {
 				t.Fatal(err)
 			}
-			rest, _ := timelineFrom(t, s, session, next, 1)
+			rest := timelineFrom(t, s.Timeline, session, next, 1)
 			at := slices.IndexFunc(rest, func(e view.Entry) bool { return e.ID == "late" })
 			if len(rest) != 2 || at < 0 || rest[at].Kind != kind || !rest[at].At.Before(read[5].At) {
 				t.Errorf("behind what was read: %+v, want late and the last message", rest)
@@ -91,8 +91,8 @@ func TestTheTimelineOfAVeryLongSession(t *testing.T) {
 	running(t, s, session, "call_1", "exe_1")
 	run(t, s, `UPDATE steps SET seq = 3000000`)
 	run(t, s, `INSERT INTO tool_calls (tool_call_id, step_id, session_id, seq, provider_id, name, arguments, state) SELECT 'call_2', step_id, session_id, 7, 'p', 'n', '{}', 'PENDING' FROM steps`)
-	whole, _ := timelineFrom(t, s, session, view.Place{}, 100)
-	single, _ := timelineFrom(t, s, session, view.Place{}, 1)
+	whole := timelineFrom(t, s.Timeline, session, view.Place{}, 100)
+	single := timelineFrom(t, s.Timeline, session, view.Place{}, 1)
 	if len(whole) < 4 || !slices.EqualFunc(whole, single, func(a, b view.Entry) bool { return a.ID == b.ID }) {
 		t.Errorf("on one page %+v, on pages of one %+v", whole, single)
 	}

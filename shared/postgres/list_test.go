@@ -267,7 +267,12 @@ func TestTimeline(t *testing.T) {
 	run(t, s, `INSERT INTO attachments (attachment_id, session_id, message_id, direction, kind, file_name, path, state) SELECT 'att_1', session_id, message_id, 'INBOUND', 'IMAGE', 'cat.png', 'in/cat.png', 'OFFERED' FROM messages WHERE seq = 301`)
 	timeline := func(limit int) []view.Entry {
 		t.Helper()
-		entries, _ := timelineFrom(t, s, session, view.Place{}, limit)
+		entries := timelineFrom(t, s.Timeline, session, view.Place{}, limit)
+		newest := timelineFrom(t, s.NewestTimeline, session, view.Place{}, limit)
+		slices.Reverse(newest)
+		if diff := cmp.Diff(entries, newest); diff != "" {
+			t.Errorf("newest first, %d at a time:\n%s", limit, diff)
+		}
 		return entries
 	}
 	all := timeline(1000)
@@ -308,16 +313,16 @@ func TestTimeline(t *testing.T) {
 }
 
 // timelineFrom reads a timeline behind a place page by page, to its end.
-func timelineFrom(t *testing.T, s *postgres.Store, session harness.SessionID, after view.Place, limit int) (all []view.Entry, pages int) {
+func timelineFrom(t *testing.T, read func(context.Context, harness.SessionID, view.Place, int) ([]view.Entry, view.Place, error), session harness.SessionID, after view.Place, limit int) (all []view.Entry) {
 	t.Helper()
 	for {
-		entries, next, err := s.Timeline(context.Background(), session, after, limit)
+		entries, next, err := read(context.Background(), session, after, limit)
 		if err != nil || len(entries) > limit || next.ID != "" && len(entries) < limit {
 			t.Fatalf("%d entries, next %q, %v", len(entries), next.ID, err)
 		}
-		all, pages = append(all, entries...), pages+1
+		all = append(all, entries...)
 		if after = next; next.ID == "" {
-			return all, pages
+			return all
 		}
 	}
 }

@@ -124,6 +124,7 @@ func TestManagementAPIDoesItsWork(t *testing.T) {
 		"session":  func() error { _, err := s.GetSession(ctx, first); return err },
 		"messages": func() error { _, err := s.ListMessages(ctx, first, 0, 9); return err },
 		"timeline": func() error { _, _, err := s.Timeline(ctx, first, view.Place{}, 9); return err },
+		"newest":   func() error { _, _, err := s.NewestTimeline(ctx, first, view.Place{}, 9); return err },
 		"events":   func() error { _, err := s.SessionEvents(ctx, first, 0, 9); return err },
 		"calls":    func() error { _, err := s.OpenCalls(ctx, first); return err },
 		"live output": func() error {

@@ -3,8 +3,10 @@ package postgres
 import (
 	"context"
 	"fmt"
+	"math"
 	"strconv"
 	"strings"
+	"time"
 
 	"github.com/jackc/pgx/v5"
 
@@ -12,34 +14,47 @@ import (
 	"tuluat.ai/harness/shared/harness/view"
 )
 
-// timelineSQL finds up to $8 entries of session $1 of each kind behind its number:
+// timelineText finds up to $8 entries of session $1 of each kind behind its number:
 // $2 of visits, $3 of messages, $4 of steps, $5 of tool calls, $6 of executions,
 // $7 of approvals and $9 of what guardrails said, but for what they let pass. All are numbered under the session's lock, so that what is
 // committed later has a greater number; its time, that of its transaction's begin,
-// may be older.
-const timelineSQL = `
-(SELECT 0, v.seq::bigint, v.created_at, 'VISIT', v.visit_id FROM node_visits v WHERE v.session_id = $1 AND v.seq > $2::bigint ORDER BY v.seq LIMIT $8)
+// may be older. Its first word says which side of the number is behind it, the second
+// in which order that is read.
+const timelineText = `
+(SELECT 0, v.seq::bigint, v.created_at, 'VISIT', v.visit_id FROM node_visits v WHERE v.session_id = $1 AND v.seq %[1]s $2::bigint ORDER BY v.seq %[2]s LIMIT $8)
 UNION ALL
-(SELECT 1, m.seq, m.created_at, 'MESSAGE', m.message_id FROM messages m WHERE m.session_id = $1 AND m.seq > $3::bigint ORDER BY m.seq LIMIT $8)
+(SELECT 1, m.seq, m.created_at, 'MESSAGE', m.message_id FROM messages m WHERE m.session_id = $1 AND m.seq %[1]s $3::bigint ORDER BY m.seq %[2]s LIMIT $8)
 UNION ALL
-(SELECT 2, s.seq, s.created_at, 'STEP', s.step_id FROM steps s WHERE s.session_id = $1 AND s.seq > $4::bigint ORDER BY s.seq LIMIT $8)
+(SELECT 2, s.seq, s.created_at, 'STEP', s.step_id FROM steps s WHERE s.session_id = $1 AND s.seq %[1]s $4::bigint ORDER BY s.seq %[2]s LIMIT $8)
 UNION ALL
 (SELECT 3, ` + callNumber + `, t.created_at, 'TOOL_CALL', t.tool_call_id FROM steps s JOIN tool_calls t USING (step_id)
-    WHERE s.session_id = $1 AND s.seq >= $5::bigint / 1000000 AND ` + callNumber + ` > $5 ORDER BY s.seq, t.seq LIMIT $8)
+    WHERE s.session_id = $1 AND s.seq %[1]s= $5::bigint / 1000000 AND ` + callNumber + ` %[1]s $5 ORDER BY s.seq %[2]s, t.seq %[2]s LIMIT $8)
 UNION ALL
-(SELECT 4, e.seq, e.created_at, 'EXECUTION', e.execution_id FROM executions e WHERE e.session_id = $1 AND e.seq > $6::bigint ORDER BY e.seq LIMIT $8)
+(SELECT 4, e.seq, e.created_at, 'EXECUTION', e.execution_id FROM executions e WHERE e.session_id = $1 AND e.seq %[1]s $6::bigint ORDER BY e.seq %[2]s LIMIT $8)
 UNION ALL
-(SELECT 5, a.seq, a.created_at, 'APPROVAL', a.approval_id FROM approvals a WHERE a.session_id = $1 AND a.seq > $7::bigint ORDER BY a.seq LIMIT $8)
+(SELECT 5, a.seq, a.created_at, 'APPROVAL', a.approval_id FROM approvals a WHERE a.session_id = $1 AND a.seq %[1]s $7::bigint ORDER BY a.seq %[2]s LIMIT $8)
 UNION ALL
 (SELECT 6, g.seq, g.created_at, 'GUARDRAIL', g.guardrail_verdict_id FROM guardrail_verdicts g
-    WHERE g.session_id = $1 AND g.verdict <> 'PASSED' AND g.seq > $9::bigint ORDER BY g.seq LIMIT $8)
-ORDER BY 1, 2`
+    WHERE g.session_id = $1 AND g.verdict <> 'PASSED' AND g.seq %[1]s $9::bigint ORDER BY g.seq %[2]s LIMIT $8)
+ORDER BY 1, 2 %[2]s`
+
+// direction is one of the two ways to read a timeline.
+type direction struct {
+	sql   string
+	begin int64                     // of each kind
+	ahead func(a, b time.Time) bool // an entry of a is before one of b, whose kind is of a lower number
+}
+
+var (
+	onward = direction{fmt.Sprintf(timelineText, ">", "ASC"), 0, func(a, b time.Time) bool { return a.Before(b) }}
+	back   = direction{fmt.Sprintf(timelineText, "<", "DESC"), math.MaxInt64, func(a, b time.Time) bool { return !a.Before(b) }}
+)
 
 // callNumber puts the calls of a session, of steps s and calls t, in one order.
 const callNumber = `s.seq * 1000000 + t.seq`
 
 // progress is how far a timeline was read: the last number of each kind, in the
-// order of timelineSQL.
+// order of timelineText.
 type progress [7]int64
 
 // read returns the progress that a place says.
@@ -71,7 +86,20 @@ func (p *progress) place() view.Place {
 // page: one that is committed late is on a later page, behind entries of its time.
 // harness.Invalid: after is no place of a timeline.
 func (s *Store) Timeline(ctx context.Context, session harness.SessionID, after view.Place, limit int) ([]view.Entry, view.Place, error) {
+	return s.timeline(ctx, session, onward, after, limit)
+}
+
+// NewestTimeline is Timeline from the end to the begin. What is committed meanwhile is
+// on none of its pages.
+func (s *Store) NewestTimeline(ctx context.Context, session harness.SessionID, before view.Place, limit int) ([]view.Entry, view.Place, error) {
+	return s.timeline(ctx, session, back, before, limit)
+}
+
+func (s *Store) timeline(ctx context.Context, session harness.SessionID, way direction, after view.Place, limit int) ([]view.Entry, view.Place, error) {
 	var at progress
+	for kind := range at {
+		at[kind] = way.begin
+	}
 	if err := at.read(after); err != nil {
 		return nil, view.Place{}, err
 	}
@@ -80,7 +108,7 @@ func (s *Store) Timeline(ctx context.Context, session harness.SessionID, after v
 		n int64
 	}
 	var behind [len(at)][]numbered
-	_, err := list(ctx, s, timelineSQL, []any{session, at[0], at[1], at[2], at[3], at[4], at[5], limit + 1, at[6]}, func(row pgx.CollectableRow) (struct{}, error) {
+	_, err := list(ctx, s, way.sql, []any{session, at[0], at[1], at[2], at[3], at[4], at[5], limit + 1, at[6]}, func(row pgx.CollectableRow) (struct{}, error) {
 		var kind int
 		var e numbered
 		err := row.Scan(&kind, &e.n, &e.At, &e.Kind, &e.ID)
@@ -96,7 +124,7 @@ func (s *Store) Timeline(ctx context.Context, session harness.SessionID, after v
 	for {
 		first := -1
 		for kind, rest := range behind {
-			if len(rest) > 0 && (first < 0 || rest[0].At.Before(behind[first][0].At)) {
+			if len(rest) > 0 && (first < 0 || way.ahead(rest[0].At, behind[first][0].At)) {
 				first = kind
 			}
 		}

@@ -139,7 +139,7 @@ func sessionOperations() []Operation {
 			ID: "send-session-message", Method: http.MethodPost, Path: "/sessions/{id}/messages", Summary: "Send a message to a session of channel API", Right: named(access.Update, sessions, "id"), Status: http.StatusAccepted,
 			Notes: retryNotes,
 		},
-		{ID: "list-session-timeline", Method: http.MethodGet, Path: "/sessions/{id}/timeline", Summary: "List what happened in a session, oldest first", Right: named(access.Get, sessions, "id")},
+		{ID: "list-session-timeline", Method: http.MethodGet, Path: "/sessions/{id}/timeline", Summary: "List what happened in a session, oldest first unless newest says so", Right: named(access.Get, sessions, "id")},
 		{
 			ID: "watch-session", Method: http.MethodGet, Path: "/sessions/{id}/events", Summary: "Follow a session as server-sent events", Right: named(access.Watch, sessions, "id"),
 			Notes: "An event turn, tool_call, tool_result or reply has an id; a client that comes back with it in Last-Event-ID or after gets every later event once, in order. " +

@@ -23,6 +23,7 @@ type sessionStore interface {
 	GetMessage(ctx context.Context, id harness.MessageID) (view.Message, error)
 	ListMessages(ctx context.Context, session harness.SessionID, afterSeq int64, limit int) ([]view.Message, error)
 	Timeline(ctx context.Context, session harness.SessionID, after view.Place, limit int) ([]view.Entry, view.Place, error)
+	NewestTimeline(ctx context.Context, session harness.SessionID, before view.Place, limit int) ([]view.Entry, view.Place, error)
 	CancelSession(ctx context.Context, id harness.SessionID, by postgres.Audit) (view.Session, []event.Event, error)
 	GetWorkflow(ctx context.Context, name harness.WorkflowName) (postgres.WorkflowInUse, error)
 	StartRun(ctx context.Context, r postgres.NewRun) (id harness.SessionID, started bool, events []event.Event, err error)
@@ -81,6 +82,11 @@ type (
 	listOfSessionInput struct {
 		IDInput
 		Page
+	}
+	timelineInput struct {
+		IDInput
+		Page
+		Newest bool `query:"newest" doc:"newest first, from the end of the session: what happens meanwhile is on no page that follows"`
 	}
 	sessionOutput struct{ Body view.Session }
 )
@@ -142,11 +148,15 @@ func sequence(p view.Place) (int64, error) {
 	return n, nil
 }
 
-func (a *api) timeline(ctx context.Context, in *listOfSessionInput) (*listOutput[view.Entry], error) {
+func (a *api) timeline(ctx context.Context, in *timelineInput) (*listOutput[view.Entry], error) {
 	if _, err := a.Store.GetSession(ctx, in.session()); err != nil {
 		return nil, err
 	}
-	rows, next, err := a.Store.Timeline(ctx, in.session(), in.place, in.Limit)
+	read := a.Store.Timeline
+	if in.Newest {
+		read = a.Store.NewestTimeline
+	}
+	rows, next, err := read(ctx, in.session(), in.place, in.Limit)
 	if harness.KindOf(err) == harness.Invalid {
 		return nil, refuseCursor()
 	}

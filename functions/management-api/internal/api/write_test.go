@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"net/http"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -436,19 +437,27 @@ func TestBodiesAreNotEncoded(t *testing.T) {
 func TestPagesOfATimeline(t *testing.T) {
 	w := newWorld(t)
 	session := w.rows().session
-	read := func(limit int) (all []view.Entry) {
+	read := func(limit int, newest bool) (all []view.Entry) {
 		for next := ""; ; {
-			p := decode[page[view.Entry]](t, w.get(fmt.Sprintf("/sessions/%s/timeline?limit=%d&after=%s", session, limit, next)), http.StatusOK)
+			p := decode[page[view.Entry]](t, w.get(fmt.Sprintf("/sessions/%s/timeline?newest=%t&limit=%d&after=%s", session, newest, limit, next)), http.StatusOK)
 			all = append(all, p.Items...)
 			if next = p.Next; next == "" {
 				return all
 			}
 		}
 	}
-	whole := read(200)
-	if diff := cmp.Diff(whole, read(1)); diff != "" || len(whole) != 5 {
+	whole := read(200, false)
+	if diff := cmp.Diff(whole, read(1, false)); diff != "" || len(whole) != 5 {
 		t.Errorf("%d entries:\n%s", len(whole), diff)
 	}
+	slices.Reverse(whole)
+	for _, limit := range []int{1, 200} {
+		if diff := cmp.Diff(whole, read(limit, true)); diff != "" {
+			t.Errorf("newest first, %d at a time:\n%s", limit, diff)
+		}
+	}
+	next := decode[page[view.Entry]](t, w.get("/sessions/"+string(session)+"/timeline?newest=true&limit=1"), http.StatusOK).Next
+	problem(t, w.get("/sessions/"+string(session)+"/timeline?limit=1&after="+next), http.StatusBadRequest) // of the other way
 }
 
 // Who follows the log by the marks of its answers gets what is committed late.

@@ -207,10 +207,15 @@ func TestAgentsAreEdited(t *testing.T) {
 	}
 	// A new one, and away with it.
 	form = fields(t, b.see("/console/agents/new").page(t), "/console/agents/new")
-	form.Set("yaml", "apiVersion: tuluat.ai/v1alpha1\nkind: AiAgent\nmetadata: {name: fresh}\nspec: {description: new}\n")
+	form.Set("yaml", "apiVersion: tuluat.ai/v1alpha1\nkind: AiAgent\nmetadata: {name: fresh}\nspec: {description: new, model: {provider: anthropic, name: large}}\n")
 	form.Set("action", "save")
 	if to := b.done("/console/agents/new", form, "created"); !strings.HasPrefix(to, "/console/agents/fresh?") {
 		t.Errorf("made at %s", to)
+	}
+	for name, model := range map[string]string{"fresh": "Modelanthropic large", "coder": "Modelthe platform's"} {
+		if shown := text(b.see("/console/agents/" + name).page(t)); !strings.Contains(shown, model) {
+			t.Errorf("%s does not say %q: %s", name, model, shown)
+		}
 	}
 	b.done("/console/agents/fresh/delete", fields(t, b.see("/console/agents/fresh").page(t), "/console/agents/fresh/delete"), "deleted")
 	if a := b.get("/console/agents/fresh"); a.status != http.StatusNotFound {

@@ -227,7 +227,7 @@ func (p *page) form() error {
 	}
 	err := p.r.ParseForm()
 	if _, long := errors.AsType[*http.MaxBytesError](err); long {
-		return &refused{Problem: view.Problem{Status: http.StatusRequestEntityTooLarge, Detail: "what was sent is longer than 3 MiB"}}
+		return &refused{Problem: view.Problem{Status: http.StatusRequestEntityTooLarge, Detail: "what was sent is longer than a form may be; nothing was done with it. Go back, and the browser still has it"}}
 	}
 	if err != nil {
 		return &refused{Problem: view.Problem{Status: http.StatusBadRequest, Detail: "what was sent is no form"}}

@@ -1,6 +1,7 @@
 package console_test
 
 import (
+	"fmt"
 	"io"
 	"net/http"
 	"net/url"
@@ -107,6 +108,24 @@ func TestWhatWasTypedIsKept(t *testing.T) {
 	a = w.browser().do(http.MethodPost, "/console/agents/new", url.Values{"yaml": {typed}}, map[string]string{"Sec-Fetch-Site": "cross-site"})
 	if a.status != http.StatusForbidden || strings.Contains(a.body, "an hour") {
 		t.Errorf("from another site: %d %s", a.status, a.body)
+	}
+}
+
+// As much YAML as the API takes gets through a form, and more is refused with what was
+// written still in the editor.
+func TestLongYAML(t *testing.T) {
+	b := newWorld(t).as(access.RoleAdmin)
+	written := fmt.Sprintf(agentYAML, "coder") + strings.Repeat("# %%%%%%%%%%%%%%\n", 1<<16)
+	for size, want := range map[int]int{1 << 20: http.StatusOK, 1<<20 + 1: http.StatusRequestEntityTooLarge} {
+		text := written[:size]
+		a := b.post("/console/agents/coder/edit", url.Values{"action": {"check"}, "etag": {"*"}, "yaml": {strings.ReplaceAll(text, "\n", "\r\n")}})
+		kept := find(a.page(t), "textarea", func(n *html.Node) bool { return attr(n, "name") == "yaml" })
+		if a.status != want || len(kept) != 1 || strings.TrimPrefix(kept[0].FirstChild.Data, "\n") != text {
+			t.Errorf("%d bytes: %d %s, %d editors", size, a.status, alert(a.page(t)), len(kept))
+		}
+	}
+	if a := b.post("/console/agents/coder/edit", url.Values{"yaml": {strings.Repeat("%", 3<<20)}}); a.status != http.StatusRequestEntityTooLarge || !strings.Contains(alert(a.page(t)), "the browser still has it") {
+		t.Errorf("more than any form: %d %s", a.status, alert(a.page(t)))
 	}
 }
 

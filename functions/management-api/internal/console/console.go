@@ -76,6 +76,7 @@ func (c *console) open(mux *http.ServeMux) {
 	mux.HandleFunc("POST "+Prefix+"sign-in", c.signIn)
 	mux.HandleFunc("POST "+Prefix+"sign-out", c.signOut)
 	mux.HandleFunc("GET "+Prefix+"enter", c.enter)
+	mux.HandleFunc("POST "+Prefix+"enter", c.enter)
 	mux.HandleFunc("GET "+Prefix+"oidc/start", c.oidcStart)
 	mux.HandleFunc("GET "+Prefix+"oidc/callback", c.oidcCallback)
 	mux.HandleFunc("POST "+Prefix+"csp-report", c.report)
@@ -90,8 +91,9 @@ func (c *console) open(mux *http.ServeMux) {
 const policy = "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; connect-src 'self'; font-src 'self'; " +
 	"form-action 'self'; frame-ancestors 'none'; base-uri 'none'; report-uri " + Prefix + "csp-report"
 
-// maxForm is the longest form, in bytes: an agent's YAML, twice escaped.
-const maxForm = 3 << 20
+// maxForm is the longest form, in bytes: as much as the API takes, of which each byte
+// is up to three in a form and each line's end six, and its other fields.
+const maxForm = 6<<20 + 64<<10
 
 // guard gives every answer the headers that keep pages apart from others.
 func guard(next http.Handler) http.Handler {

@@ -243,16 +243,27 @@ func TestEnter(t *testing.T) {
 	if a := w.browser().get("/console/enter?code=" + code[1:]); a.status != http.StatusForbidden || len(a.header.Values("Set-Cookie")) > 0 {
 		t.Errorf("with another code: %d", a.status)
 	}
+	for _, method := range []string{http.MethodHead, http.MethodGet, http.MethodGet} { // as who previews a link, or fetches it before it is followed
+		if a := w.browser().do(method, "/console/enter?code="+code, nil, nil); a.status != http.StatusOK || len(a.header.Values("Set-Cookie")) > 0 {
+			t.Errorf("%s of the link: %d", method, a.status)
+		}
+	}
 	b := w.browser()
-	if a := b.get("/console/enter?code=" + code); a.status != http.StatusOK || a.header.Get("Refresh") != "0; url=/console/" || strings.Contains(a.body, code) {
+	form := fields(t, b.see("/console/enter?code="+code).page(t), "/console/enter")
+	if a := b.do(http.MethodPost, "/console/enter", form, map[string]string{"Sec-Fetch-Site": "cross-site"}); a.status != http.StatusForbidden {
+		t.Errorf("from another site: %d", a.status)
+	}
+	if a := b.post("/console/enter", form); a.status != http.StatusSeeOther || a.header.Get("Location") != "/console/" {
 		t.Errorf("with the code: %d %v", a.status, a.header)
 	}
 	b.see("/console/")
 	if _, err := os.Stat(file); !os.IsNotExist(err) {
 		t.Errorf("the file is still there: %v", err)
 	}
-	if a := w.browser().get("/console/enter?code=" + code); a.status != http.StatusGone || len(a.header.Values("Set-Cookie")) > 0 {
-		t.Errorf("a second time: %d", a.status)
+	for _, a := range []answer{w.browser().get("/console/enter?code=" + code), w.browser().post("/console/enter", form)} {
+		if a.status != http.StatusGone || len(a.header.Values("Set-Cookie")) > 0 {
+			t.Errorf("a second time: %d", a.status)
+		}
 	}
 }
 

@@ -148,19 +148,47 @@ func TestManySessions(t *testing.T) {
 	}
 }
 
-// A conversation of thousands of entries shows its end, and leads to its begin.
+// A conversation of thousands of entries shows its end, live, and leads back to its
+// begin and from there on.
 func TestLongSessions(t *testing.T) {
 	w := newWorld(t)
 	session := w.say("coder", "the first")
-	w.Exec(`INSERT INTO messages SELECT r.* FROM messages m, generate_series(1, 900) n,
+	w.Exec(`INSERT INTO messages SELECT r.* FROM messages m, generate_series(1, 2900) n,
 		LATERAL jsonb_populate_record(m, jsonb_build_object('message_id', 'msg_many' || lpad(n::text, 10, '0'), 'seq', m.seq + n, 'text', 'number ' || n, 'created_at', m.created_at + n * interval '1 ms')) r WHERE m.session_id = $1`, session)
 	b := w.as(access.RoleViewer)
-	a := b.see("/console/sessions/" + string(session))
-	if !strings.Contains(a.body, "number 900<") || strings.Contains(a.body, "the first<") || len(a.body) > 300_000 {
+	newest := "/console/sessions/" + string(session)
+	a := b.see(newest)
+	if !strings.Contains(a.body, "number 2900<") || strings.Contains(a.body, "the first<") || len(a.body) > 300_000 || !strings.Contains(a.body, "sse-connect") {
 		t.Errorf("the end: %d bytes", len(a.body))
 	}
-	a = b.see("/console/sessions/" + string(session) + "?begin=1")
-	if !strings.Contains(a.body, "the first<") || strings.Contains(a.body, "number 900<") || strings.Contains(a.body, "sse-connect") {
+	if strings.Index(a.body, "number 2899<") > strings.Index(a.body, "number 2900<") {
+		t.Error("the newest is not the last")
+	}
+	begin := newest + "?begin=1"
+	a = b.see(begin)
+	if !strings.Contains(a.body, "the first<") || strings.Contains(a.body, "number 2900<") || strings.Contains(a.body, "sse-connect") {
 		t.Error("the begin has other entries")
+	}
+	for rel, path := range map[string]string{"prev": newest, "next": begin} {
+		seen, pages := map[string]bool{}, 0
+		for to := path; to != "" && pages < 20; pages++ {
+			page := b.see(to).page(t)
+			to = ""
+			for _, e := range find(page, "li", nil) {
+				if id := attr(e, "id"); strings.HasPrefix(id, "msg_") && seen[id] {
+					t.Fatalf("%s of %s: %s twice", rel, path, id)
+				} else if strings.HasPrefix(id, "msg_") {
+					seen[id] = true
+				}
+			}
+			for _, link := range find(page, "a", nil) {
+				if attr(link, "rel") == rel {
+					to = attr(link, "href")
+				}
+			}
+		}
+		if len(seen) != 2901 || pages != 15 {
+			t.Errorf("%s from %s: %d entries on %d pages", rel, path, len(seen), pages)
+		}
 	}
 }

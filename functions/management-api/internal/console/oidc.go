@@ -25,16 +25,20 @@ type OIDC struct {
 func (o OIDC) enabled() bool { return o.Issuer != "" }
 
 // issuer is what the issuer says of itself, once it has been reached: the console
-// starts without it.
+// starts without it. One that did not answer is left alone for a while, so that nobody
+// waits for what others have just waited for.
 type issuer struct {
 	mu    sync.Mutex
 	known *oidc.Provider
+	away  error
+	until time.Time // it is not asked again
 }
 
 const (
 	oidcName = "oidc"
 	oidcTime = 10 * time.Minute // from leaving for the issuer to coming back
 	askTime  = 10 * time.Second
+	awayTime = 5 * time.Second
 )
 
 // leaving is what a browser keeps sealed while it is at the issuer.
@@ -51,19 +55,27 @@ func (c *console) client() *http.Client {
 
 // provider asks the issuer what it is, unless it has said so.
 func (c *console) provider(ctx context.Context) (*oidc.Provider, error) {
-	c.issuer.mu.Lock()
-	known := c.issuer.known
-	c.issuer.mu.Unlock()
-	if known != nil {
+	i := &c.issuer
+	i.mu.Lock()
+	known, away := i.known, i.away
+	asleep := c.Now().Before(i.until)
+	i.mu.Unlock()
+	switch {
+	case known != nil:
 		return known, nil
+	case asleep:
+		return nil, away
 	}
 	known, err := oidc.NewProvider(oidc.ClientContext(ctx, c.client()), c.OIDC.Issuer)
+	i.mu.Lock()
+	defer i.mu.Unlock()
 	if err != nil {
+		if ctx.Err() == nil { // or it is the browser that has left
+			i.away, i.until = err, c.Now().Add(awayTime)
+		}
 		return nil, err
 	}
-	c.issuer.mu.Lock()
-	defer c.issuer.mu.Unlock()
-	c.issuer.known = known
+	i.known = known
 	return known, nil
 }
 
@@ -83,7 +95,7 @@ func (c *console) oidcStart(w http.ResponseWriter, r *http.Request) {
 	provider, err := c.provider(r.Context())
 	if err != nil {
 		c.Log.Warn("the issuer of sign-ins does not answer", "err", err)
-		c.showSignIn(w, r, http.StatusBadGateway, signInBody{Next: local(r.URL.Query().Get("next")), Elsewhere: "The sign-in service does not answer. Try again, or use a token."})
+		c.showSignIn(w, r, http.StatusBadGateway, signInBody{Next: local(r.URL.Query().Get("next")), Elsewhere: "The sign-in service does not answer. Try again in some seconds, or use a token."})
 		return
 	}
 	l := leaving{State: random(), Nonce: random(), Verifier: oauth2.GenerateVerifier(), Next: local(r.URL.Query().Get("next"))}

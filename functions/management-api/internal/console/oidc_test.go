@@ -13,6 +13,7 @@ import (
 	"net/url"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -27,11 +28,12 @@ type issuer struct {
 	key    *rsa.PrivateKey // that signs
 	public *rsa.PublicKey  // that it shows
 
-	mu     sync.Mutex
-	asked  url.Values     // of the authorisation
-	claims map[string]any // that are other than they should be
-	down   bool
-	count  int // codes that were exchanged
+	mu      sync.Mutex
+	asked   url.Values     // of the authorisation
+	claims  map[string]any // that are other than they should be
+	down    bool
+	count   int // codes that were exchanged
+	refused int // requests while it was down
 }
 
 func newIssuer(t *testing.T) *issuer {
@@ -55,6 +57,7 @@ func (i *issuer) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	i.mu.Lock()
 	defer i.mu.Unlock()
 	if i.down {
+		i.refused++
 		w.WriteHeader(http.StatusServiceUnavailable)
 		return
 	}
@@ -107,12 +110,12 @@ func (h known) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	h.Handler.ServeHTTP(w, r)
 }
 
-func oidcWorld(t *testing.T) (*world, *issuer) {
+func oidcWorld(t *testing.T, change ...func(*console.Options)) (*world, *issuer) {
 	i := newIssuer(t)
-	return newWorld(t, func(o *console.Options) {
+	return newWorld(t, append(change, func(o *console.Options) {
 		o.API, o.Client = known{o.API}, i.Client()
 		o.OIDC, o.URL = console.OIDC{Issuer: i.URL, ClientID: "tuluat", ClientSecret: "a-client-secret"}, "https://console.example.com"
-	}), i
+	})...), i
 }
 
 // leave goes to the issuer, and returns what it was asked and the cookie that is kept
@@ -227,15 +230,24 @@ func TestSingleSignOnThatIsWrong(t *testing.T) {
 
 // The console starts, and takes tokens, while the issuer is away.
 func TestTheIssuerIsAway(t *testing.T) {
-	w, i := oidcWorld(t)
+	var later atomic.Int64
+	w, i := oidcWorld(t, func(o *console.Options) {
+		o.Now = func() time.Time { return time.Now().Add(time.Duration(later.Load())) }
+	})
 	i.change(func() { i.down = true })
 	b := w.browser()
-	if a := b.get("/console/oidc/start?next=/console/agents"); a.status != http.StatusBadGateway || !strings.Contains(alert(a.page(t)), "does not answer") {
-		t.Errorf("%d %s", a.status, alert(a.page(t)))
+	for range 3 {
+		if a := b.get("/console/oidc/start?next=/console/agents"); a.status != http.StatusBadGateway || !strings.Contains(alert(a.page(t)), "does not answer") {
+			t.Errorf("%d %s", a.status, alert(a.page(t)))
+		}
+	}
+	if i.change(func() {}); i.refused != 1 {
+		t.Errorf("who does not answer was asked %d times at once", i.refused)
 	}
 	if a := b.post("/console/sign-in", url.Values{"token": {token(access.RoleViewer)}}); a.status != http.StatusSeeOther {
 		t.Errorf("a token meanwhile: %d", a.status)
 	}
 	i.change(func() { i.down = false })
+	later.Store(int64(6 * time.Second))
 	b.leave(i, "/console/")
 }

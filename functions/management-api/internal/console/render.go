@@ -265,18 +265,20 @@ func (p *page) problem(err error) {
 
 // plain answers with a page for who is not signed in.
 func (c *console) plain(w http.ResponseWriter, r *http.Request, status int, title, text string) {
-	f := frame{page: &page{console: c, w: w, r: r}, Title: title, Theme: theme(r), Self: Prefix, Body: text}
-	if err := render(w, status, "plain", "layout", f); err != nil {
-		w.WriteHeader(http.StatusInternalServerError)
-	}
+	c.outside(w, r, status, "plain", title, text)
 }
 
 // onward is a page of ours that goes on to another: what comes then is asked for by
 // us, so that strict cookies come along.
 func (c *console) onward(w http.ResponseWriter, r *http.Request, target string) {
 	w.Header().Set("Refresh", "0; url="+target)
-	f := frame{page: &page{console: c, w: w, r: r}, Title: "Opening the console", Theme: theme(r), Self: Prefix, Body: target}
-	if err := render(w, http.StatusOK, "onward", "layout", f); err != nil {
+	c.outside(w, r, http.StatusOK, "onward", "Opening the console", target)
+}
+
+// outside answers with a page of a template for who is not signed in.
+func (c *console) outside(w http.ResponseWriter, r *http.Request, status int, name, title, body string) {
+	f := frame{page: &page{console: c, w: w, r: r}, Title: title, Theme: theme(r), Self: Prefix, Body: body}
+	if err := render(w, status, name, "layout", f); err != nil {
 		w.WriteHeader(http.StatusInternalServerError)
 	}
 }

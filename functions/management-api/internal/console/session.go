@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"net/http"
 	"net/url"
+	"slices"
 	"strconv"
 
 	"tuluat.ai/harness/shared/harness"
@@ -14,7 +15,7 @@ import (
 type sessionBody struct {
 	view.Session
 	Entries []entry
-	Earlier bool   // entries before those shown are left out
+	Earlier string // address of what is before that
 	Next    string // address of what follows
 	Last    bool   // what is shown goes to the end, and grows
 	Key     string
@@ -54,8 +55,6 @@ func (e entry) Mine() bool {
 
 const (
 	entriesPage = 200
-	mostPages   = 10  // that are read to find the end
-	mostEntries = 200 // that are shown of it
 	outputTail  = 4000
 
 	// mostPrinted is of how many commands, the newest, a page shows what they have
@@ -121,45 +120,45 @@ func (p *page) sessionBody() (*sessionBody, error) {
 	return b, nil
 }
 
-// timeline reads the entries that the address asks for: the last ones, or those
-// behind a place.
+// timeline reads the entries that the address asks for, in the order in which they
+// happened: the last ones or those before a place, or else from the begin or a place on.
 func (p *page) timeline(id string, b *sessionBody) ([]view.Entry, error) {
+	asked := p.r.URL.Query()
 	query := url.Values{"limit": {strconv.Itoa(entriesPage)}}
-	after, tail := p.r.URL.Query().Get("after"), !p.r.URL.Query().Has("begin")
-	pages := mostPages
+	newest, before, after := !asked.Has("begin") && !asked.Has("after"), asked.Get("before"), asked.Get("after")
+	if newest {
+		query.Set("newest", "true")
+		after = before
+	}
 	if after != "" {
 		query.Set("after", after)
-		tail = false
 	}
-	if !tail {
-		pages = 1
+	var l list[view.Entry]
+	if err := p.get(at("sessions", id, "/timeline"), query, &l); err != nil {
+		return nil, err
 	}
-	var found []view.Entry
-	for range pages {
-		var l list[view.Entry]
-		if err := p.get(at("sessions", id, "/timeline"), query, &l); err != nil {
-			return nil, err
+	there := func(name string) string { return b.Path + "?" + url.Values{name: {l.Next}}.Encode() }
+	switch {
+	case newest:
+		slices.Reverse(l.Items)
+		if b.Last = before == ""; !b.Last {
+			b.Next = b.Path
 		}
-		found = append(found, l.Items...)
-		if len(found) > mostEntries && tail {
-			b.Earlier, found = true, found[len(found)-mostEntries:]
+		if l.Next != "" {
+			b.Earlier = there("before")
 		}
-		if l.Next == "" {
-			b.Last = true
-			break
-		}
-		query.Set("after", l.Next)
+	case l.Next == "":
+		b.Last = true
+	default:
+		b.Next = there("after")
 	}
-	if !b.Last {
-		b.Next = b.Path + "?" + url.Values{"after": {query.Get("after")}}.Encode()
-	}
-	return found, nil
+	return l.Items, nil
 }
 
 // entryOf reads what an entry needs to be shown. What a command has printed is
 // behind a link unless printed.
 func (p *page) entryOf(b *sessionBody, e view.Entry, full, printed bool) (entry, error) {
-	query := pick(p.r.URL.Query(), "after", "begin") // where the entry is among those shown
+	query := pick(p.r.URL.Query(), "after", "before", "begin") // where the entry is among those shown
 	query.Set("full", e.ID)
 	more := fmt.Sprintf("%s?%s#%s", b.Path, query.Encode(), url.PathEscape(e.ID))
 	shown := entry{Entry: e}

@@ -80,11 +80,12 @@ func (c *console) signOut(w http.ResponseWriter, r *http.Request) {
 }
 
 // enter takes the one code of a file in place of its token: whoever started the
-// system on this machine has it on the terminal, and need not copy a secret. The file
-// is gone before the token is used, so that the code opens once.
+// system on this machine has it on the terminal, and need not copy a secret. A browser
+// may fetch a link before anybody follows it, so that the page of the link only asks,
+// and its button enters. The file is gone before the token is used: the code opens once.
 func (c *console) enter(w http.ResponseWriter, r *http.Request) {
 	const over = "The link opens once, and only where the system was started. Sign in with a token, or start the system again for a new link."
-	code := r.URL.Query().Get("code")
+	code := r.FormValue("code")
 	text, err := os.ReadFile(c.Entry)
 	if c.Entry == "" || err != nil {
 		c.plain(w, r, http.StatusGone, "This link has been used", over)
@@ -95,6 +96,10 @@ func (c *console) enter(w http.ResponseWriter, r *http.Request) {
 		c.plain(w, r, http.StatusForbidden, "This is not the link", over)
 		return
 	}
+	if r.Method != http.MethodPost {
+		c.outside(w, r, http.StatusOK, "enter", "Enter the console", code)
+		return
+	}
 	if os.Remove(c.Entry) != nil { // somebody else was first
 		c.plain(w, r, http.StatusGone, "This link has been used", over)
 		return
@@ -103,5 +108,5 @@ func (c *console) enter(w http.ResponseWriter, r *http.Request) {
 		c.plain(w, r, status, "This link does not work", wrong)
 		return
 	}
-	c.onward(w, r, Prefix)
+	http.Redirect(w, r, Prefix, http.StatusSeeOther)
 }

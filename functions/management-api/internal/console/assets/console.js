@@ -29,6 +29,34 @@
   // Nobody looks at a page behind others: it is not renewed by the clock.
   document.addEventListener("htmx:beforeRequest", (e) => { if (document.hidden && !e.detail.requestConfig.triggeringEvent) e.preventDefault(); });
 
+  // A browser has six connections to one address, for all tabs. A page that nobody looks
+  // at gives its own back; looked at again, it asks for what it has missed.
+  class Stream extends EventTarget {
+    constructor(address) {
+      super();
+      this.address = address;
+      document.addEventListener("visibilitychange", this);
+      this.handleEvent();
+    }
+    get readyState() { return this.source ? this.source.readyState : this.over ? EventSource.CLOSED : EventSource.CONNECTING; }
+    handleEvent(e) {
+      if (document.hidden) { this.source?.close(); this.source = null; }
+      if (document.hidden || this.source) return;
+      const source = this.source = new EventSource(this.address);
+      source.onopen = (o) => this.onopen?.(o);
+      source.onerror = (o) => { if (source.readyState === EventSource.CLOSED) this.close(); this.onerror?.(o); };
+      for (const name of ["changed", "end"]) source.addEventListener(name, () => this.dispatchEvent(new Event(name)));
+      if (e) this.dispatchEvent(new Event("changed"));
+    }
+    close() {
+      document.removeEventListener("visibilitychange", this);
+      this.source?.close();
+      this.source = null;
+      this.over = true;
+    }
+  }
+  htmx.createEventSource = (address) => new Stream(address);
+
   // Keys: ? the list, / to the filter, g and a letter to a page, j and k by rows.
   let gone = 0;
   document.addEventListener("keydown", (e) => {
