@@ -224,16 +224,17 @@ func benchWarm(t *testing.T, s *system, h *hook) []figure.Figure {
 // crowdBlock is small enough that a small cluster has room for all at once.
 const crowdBlock = `{cpu: 20m, memory: 32Mi, volumeSize: 4Mi, timeoutSeconds: 120, ttlSeconds: 300, idleSeconds: 15, egress: none}`
 
-// benchAtOnce lets 20 chats have a command at once, each in a new sandbox, beside
-// as many bare Pods.
+// benchAtOnce lets 20 chats of five agents have a command at once, each in a new
+// sandbox, beside as many bare Pods.
 func benchAtOnce(t *testing.T, s *system, _ *hook) []figure.Figure {
 	ctx := t.Context()
-	must(t, s.applySecret(ctx, "crowd-hook", "crowd", map[string]string{"secret": "crowd-secret-of-the-bench"}))
-	must(t, s.applyAgent(ctx, strings.Replace(hookAgent("crowd", crowdBlock, ""), "maxSandboxes: 4", fmt.Sprint("maxSandboxes: ", crowd), 1)))
-	if _, err := s.awaitAgent(ctx, patience, "crowd", ready); err != nil {
-		t.Fatal(err)
+	var hooks [5]*hook // each with as many sandboxes as such an agent may have
+	for n := range hooks {
+		var err error
+		hooks[n], err = s.makeHook(ctx, fmt.Sprint("crowd-", n), crowdBlock, "")
+		must(t, err)
 	}
-	h := &hook{s: s, name: "crowd", key: "crowd-secret-of-the-bench", chat: "first"}
+	h := hooks[0]
 	if _, err := h.ask(ctx, patience, "run: : crowd-first"); err != nil { // the functions wake up
 		t.Fatal(err)
 	}
@@ -242,7 +243,7 @@ func benchAtOnce(t *testing.T, s *system, _ *hook) []figure.Figure {
 	model, err := s.cluster.client.CoreV1().Pods(s.sandboxes()).Get(ctx, *e.Name, metav1.GetOptions{})
 	must(t, err)
 	ours, err := together(func(n int) error {
-		_, err := h.in(fmt.Sprint("crowd-", n)).ask(ctx, patience, "run: true")
+		_, err := hooks[n%len(hooks)].in(fmt.Sprint("crowd-", n)).ask(ctx, patience, "run: true")
 		return err
 	})
 	must(t, err)

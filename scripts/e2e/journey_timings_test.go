@@ -93,6 +93,7 @@ func measureStarts(t *testing.T, s *system, h *hook, n int) startTimes {
 		took, err = s.barePod(ctx, m.model, false)
 		must(t, err)
 		m.plain = append(m.plain, took)
+		t.Logf("start %d of %d: new sandbox %s, bare Pod %s, plain Pod %s", i, n, short(m.ours[i-1]), short(m.bare[i-1]), short(took))
 	}
 	return m
 }
