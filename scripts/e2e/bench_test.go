@@ -58,7 +58,8 @@ func benchSettings(t *testing.T) (window, between time.Duration, file string) {
 func TestBench(t *testing.T) {
 	s := under
 	window, between, file := benchSettings(t)
-	const block = `{cpu: 500m, memory: 256Mi, volumeSize: 256Mi, timeoutSeconds: 120, ttlSeconds: 300, idleSeconds: 30, egress: none}`
+	// Small enough that bare Pods find room beside all sandboxes of the agent.
+	const block = `{cpu: 200m, memory: 256Mi, volumeSize: 256Mi, timeoutSeconds: 120, ttlSeconds: 300, idleSeconds: 30, egress: none}`
 	h, err := s.makeHook(t.Context(), "bench", block, "")
 	must(t, err)
 	var figures []figure.Figure
