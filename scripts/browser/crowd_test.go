@@ -139,21 +139,25 @@ func TestMemory(t *testing.T) {
 	}
 }
 
-// chatter is one person who talks on WhatsApp until stop.
+// chatter is one person who talks on WhatsApp until stop: all of them together say
+// seven things a second, however many they are.
 func chatter(t *testing.T, i int, stop <-chan struct{}) {
 	phone := fmt.Sprintf("1555200%04d", i)
 	if i == 0 {
 		phone = ada // whose chat is open
 	}
+	pause := max(3*time.Second, time.Duration(*flagLive)*150*time.Millisecond)
+	wait := pause * time.Duration(i) / time.Duration(*flagLive)
 	for n := 0; ; n++ {
+		select {
+		case <-stop:
+			return
+		case <-time.After(wait):
+			wait = pause
+		}
 		if n == 0 && i > 0 {
 			ask(t, http.MethodPost, dev.Fakes.WhatsApp+"/_fake/people", "", object{"phone": phone, "name": "Person " + phone}, nil)
 		}
 		ask(t, http.MethodPost, dev.Fakes.WhatsApp+"/_fake/say", "", object{"from": phone, "text": fmt.Sprint("hello ", n)}, nil)
-		select {
-		case <-stop:
-			return
-		case <-time.After(3 * time.Second):
-		}
 	}
 }

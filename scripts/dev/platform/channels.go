@@ -7,6 +7,7 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
+	"io/fs"
 	"log/slog"
 	"os"
 	"path/filepath"
@@ -65,8 +66,11 @@ func (c *channels) scan() (changed bool, err error) {
 	var problems []error
 	for _, file := range files {
 		text, err := os.ReadFile(file)
-		if err != nil {
+		if errors.Is(err, fs.ErrNotExist) {
 			continue
+		}
+		if err != nil { // it is there: what was known of it stays so
+			return false, err
 		}
 		documents, _ := v1alpha1.Read(text)
 		for _, d := range documents {

@@ -3,6 +3,7 @@ package main
 import (
 	"bytes"
 	"context"
+	"errors"
 	"log/slog"
 	"net/http"
 	"os"
@@ -15,6 +16,7 @@ import (
 
 	"tuluat.ai/harness/scripts/internal/localpg"
 	"tuluat.ai/harness/scripts/internal/manifest"
+	"tuluat.ai/harness/shared/harness"
 )
 
 func TestChooseModel(t *testing.T) {
@@ -236,5 +238,41 @@ func TestConsoleSaysAThingOnce(t *testing.T) {
 	want := "dev: agent-step: configuration: MODEL_NAME is not set\ndev: lost (err: line one; line two)\n"
 	if out.String() != want {
 		t.Errorf("got %q, want %q", out.String(), want)
+	}
+}
+
+// A secret whose file cannot be read for a moment stays what it was, and is not made anew.
+func TestSecretsThatCannotBeRead(t *testing.T) {
+	s := &secrets{folder: t.TempDir()}
+	ref := harness.SecretRef{Name: "hook", Key: "secret"}
+	if _, ok := s.read(ref.Name, ref.Key); ok {
+		t.Error("a secret is there before it was made")
+	}
+	if err := s.ensure(ref, func() string { return "first" }); err != nil {
+		t.Fatal(err)
+	}
+	if value, ok := s.read(ref.Name, ref.Key); !ok || value != "first" {
+		t.Errorf("read %q, %t", value, ok)
+	}
+	if err := errors.Join(os.Remove(s.file(ref)), os.Mkdir(s.file(ref), 0o700)); err != nil { // a file that no read can read
+		t.Fatal(err)
+	}
+	if err := s.ensure(ref, func() string { return "second" }); err != nil {
+		t.Error(err)
+	}
+	if value, ok := s.read(ref.Name, ref.Key); !ok || value != "first" {
+		t.Errorf("read %q, %t while the file cannot be read", value, ok)
+	}
+	if err := os.Remove(s.file(ref)); err != nil {
+		t.Fatal(err)
+	}
+	if _, ok := s.read(ref.Name, ref.Key); ok {
+		t.Error("a secret is there after it was removed")
+	}
+	if err := os.Mkdir(s.file(ref), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	if err := s.ensure(ref, func() string { return "third" }); err == nil {
+		t.Error("what is there is replaced")
 	}
 }

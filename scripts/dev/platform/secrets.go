@@ -1,10 +1,13 @@
 package main
 
 import (
+	"errors"
+	"io/fs"
 	"os"
 	"path/filepath"
 	"regexp"
 	"strings"
+	"sync"
 
 	"tuluat.ai/harness/shared/harness"
 )
@@ -14,17 +17,31 @@ import (
 type secrets struct {
 	folder string
 	fixed  map[string]string
+
+	mu    sync.Mutex
+	known map[string]string // as they were last read
 }
 
+// read returns a value, and whether there is one. A file that is there and cannot be
+// read now, as when too many are open, has its last value.
 func (s *secrets) read(name, key string) (string, bool) {
 	if value, ok := s.fixed[name+"/"+key]; ok {
 		return value, true
 	}
 	text, err := os.ReadFile(filepath.Join(s.folder, name, key))
-	if err != nil {
-		return "", false
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	switch {
+	case errors.Is(err, fs.ErrNotExist):
+		delete(s.known, name+"/"+key)
+	case err == nil && s.known == nil:
+		s.known = map[string]string{}
+		fallthrough
+	case err == nil:
+		s.known[name+"/"+key] = strings.TrimSpace(string(text))
 	}
-	return strings.TrimSpace(string(text)), true
+	value, ok := s.known[name+"/"+key]
+	return value, ok
 }
 
 // validPart is a Secret's name or key as Kubernetes allows it; no path.
@@ -41,7 +58,12 @@ func (s *secrets) ensure(ref harness.SecretRef, generate func() string) error {
 	if err := os.MkdirAll(filepath.Join(s.folder, ref.Name), 0o700); err != nil {
 		return err
 	}
-	return os.WriteFile(s.file(ref), []byte(generate()+"\n"), 0o600)
+	file, err := os.OpenFile(s.file(ref), os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o600) // what is there is somebody's
+	if err != nil {
+		return err
+	}
+	_, err = file.WriteString(generate() + "\n")
+	return errors.Join(err, file.Close())
 }
 
 func (s *secrets) file(ref harness.SecretRef) string {
