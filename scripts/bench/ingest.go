@@ -9,7 +9,6 @@ import (
 	"encoding/json"
 	"fmt"
 	"log/slog"
-	"net"
 	"net/http"
 	"os/exec"
 	"path/filepath"
@@ -23,6 +22,7 @@ import (
 
 	"tuluat.ai/harness/scripts/internal/figure"
 	"tuluat.ai/harness/scripts/internal/localpg"
+	"tuluat.ai/harness/scripts/internal/localport"
 	"tuluat.ai/harness/shared/harness"
 	"tuluat.ai/harness/shared/postgres/schema"
 )
@@ -128,14 +128,13 @@ type server struct {
 }
 
 func startServer(ctx context.Context, program []string, env []string) (*server, error) {
-	address, err := freeAddress()
+	port, err := localport.Free()
 	if err != nil {
 		return nil, err
 	}
-	_, port, _ := net.SplitHostPort(address)
-	s := &server{url: "http://" + address, cmd: exec.CommandContext(ctx, program[0], program[1:]...)}
+	s := &server{url: fmt.Sprint("http://127.0.0.1:", port), cmd: exec.CommandContext(ctx, program[0], program[1:]...)}
 	var errors bytes.Buffer
-	s.cmd.Env, s.cmd.Stderr = append(slices.Clone(env), "PORT="+port), &errors
+	s.cmd.Env, s.cmd.Stderr = append(slices.Clone(env), fmt.Sprint("PORT=", port)), &errors
 	if err := s.cmd.Start(); err != nil {
 		return nil, err
 	}

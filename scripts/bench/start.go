@@ -5,7 +5,6 @@ import (
 	"context"
 	"crypto/rand"
 	"fmt"
-	"net"
 	"net/http"
 	"os"
 	"os/exec"
@@ -15,6 +14,7 @@ import (
 
 	"tuluat.ai/harness/scripts/internal/figure"
 	"tuluat.ai/harness/scripts/internal/localpg"
+	"tuluat.ai/harness/scripts/internal/localport"
 )
 
 // startLimit is the promise: from exec to the first 200 of /readyz, the median.
@@ -40,15 +40,14 @@ func starts(ctx context.Context, o options, bin string, _ *localpg.Server) ([]fi
 }
 
 func startOnce(ctx context.Context, program, bin string) (time.Duration, error) {
-	address, err := freeAddress()
+	port, err := localport.Free()
 	if err != nil {
 		return 0, err
 	}
-	_, port, _ := net.SplitHostPort(address)
 	cmd := exec.CommandContext(ctx, program)
 	cmd.Env = []string{
 		"PATH=" + os.Getenv("PATH"),
-		"PORT=" + port, "METRICS_PORT=0", "LOG_LEVEL=ERROR", "SERVE=public", "DATABASE_URL=postgres://none@127.0.0.1:1/none",
+		fmt.Sprint("PORT=", port), "METRICS_PORT=0", "LOG_LEVEL=ERROR", "SERVE=public", "DATABASE_URL=postgres://none@127.0.0.1:1/none",
 		"BROKER_URL=http://127.0.0.1:1/", "MODEL_NAME=none", "OPENAI_API_KEY=none", "AGENTS_SOURCE=folder", "AGENTS_DIR=" + bin, "SANDBOX_DRIVER=local",
 		"SANDBOX_LOCAL_DIR=" + os.TempDir(), "SANDBOX_LOCAL_RUNNER=" + filepath.Join(bin, "runner"),
 		"MANAGEMENT_TOKEN=" + rand.Text(),
@@ -59,7 +58,7 @@ func startOnce(ctx context.Context, program, bin string) (time.Duration, error) 
 	if err := cmd.Start(); err != nil {
 		return 0, err
 	}
-	took, err := untilReady(ctx, "http://"+address+"/readyz", began)
+	took, err := untilReady(ctx, fmt.Sprintf("http://127.0.0.1:%d/readyz", port), began)
 	if err != nil {
 		err = fmt.Errorf("%w: %s", err, said.String())
 	}
@@ -70,14 +69,6 @@ func startOnce(ctx context.Context, program, bin string) (time.Duration, error) 
 		err = wait
 	}
 	return took, err
-}
-
-func freeAddress() (string, error) {
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		return "", err
-	}
-	return l.Addr().String(), l.Close()
 }
 
 // untilReady asks as a kubelet's exec-free probe would, only more often.

@@ -11,7 +11,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"net"
 	"net/http"
 	"os"
 	"os/exec"
@@ -23,6 +22,7 @@ import (
 	"time"
 
 	"tuluat.ai/harness/scripts/internal/checkout"
+	"tuluat.ai/harness/scripts/internal/localport"
 )
 
 // dev is the system that all tests look at.
@@ -83,7 +83,7 @@ func (s *system) start() error {
 	if text, err := build.CombinedOutput(); err != nil {
 		return fmt.Errorf("%w: %s", err, text)
 	}
-	port, err := freePort()
+	port, err := localport.Free()
 	if err != nil {
 		return err
 	}
@@ -137,14 +137,6 @@ func (s *system) start() error {
 		}
 		return nil
 	}
-}
-
-func freePort() (int, error) {
-	listener, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		return 0, err
-	}
-	return listener.Addr().(*net.TCPAddr).Port, listener.Close()
 }
 
 // end stops the system, and keeps its folder where something went wrong.

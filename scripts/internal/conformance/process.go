@@ -15,6 +15,8 @@ import (
 	"sync/atomic"
 	"syscall"
 	"time"
+
+	"tuluat.ai/harness/scripts/internal/localport"
 )
 
 // build compiles the programs into folder.
@@ -49,7 +51,7 @@ const (
 
 // start starts a program on a free port and returns when it is ready.
 func start(ctx context.Context, name, program string, env []string) (*process, error) {
-	port, err := freePort()
+	port, err := localport.Free()
 	if err != nil {
 		return nil, err
 	}
@@ -71,15 +73,6 @@ func start(ctx context.Context, name, program string, env []string) (*process, e
 		return nil, fmt.Errorf("%s did not start: %w\n%s", name, err, p.log.since(0))
 	}
 	return p, nil
-}
-
-func freePort() (int, error) {
-	listener, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		return 0, err
-	}
-	port := listener.Addr().(*net.TCPAddr).Port
-	return port, listener.Close()
 }
 
 func (p *process) awaitReady(ctx context.Context) error {

@@ -13,6 +13,8 @@ import (
 	"strings"
 	"syscall"
 	"time"
+
+	"tuluat.ai/harness/scripts/internal/localport"
 )
 
 type processState int
@@ -97,7 +99,7 @@ const stopGrace = 10 * time.Second
 // launch starts the program on a free port and returns its URL.
 func (p *process) launch() (*url.URL, error) {
 	s := p.service
-	port, err := freePort()
+	port, err := localport.Free()
 	if err != nil {
 		return nil, err
 	}
@@ -129,15 +131,6 @@ func (p *process) launch() (*url.URL, error) {
 	p.cmd = cmd
 	s.mu.Unlock()
 	return &url.URL{Scheme: "http", Host: net.JoinHostPort("127.0.0.1", fmt.Sprint(port))}, nil
-}
-
-func freePort() (int, error) {
-	listener, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		return 0, err
-	}
-	port := listener.Addr().(*net.TCPAddr).Port
-	return port, listener.Close()
 }
 
 // awaitReady asks GET /readyz until it says 200.
