@@ -88,10 +88,12 @@ WITH sent AS (
 
 // claimReplySQL claims the first open part of a session if it is due and free;
 // those behind it wait with it. Where its chat has a pace, the claim spends of
-// it, and a part that comes too soon is made due when the pace allows it.
+// it, and a part that comes too soon is made due when the pace allows it. No plan,
+// whenever it was made, may walk all that is due or announced: the part is found by
+// its key, and of claimed and held there is one at most.
 var claimReplySQL = `
 WITH next AS (
-    SELECT r.reply_id, c.chat, c.account, c.channel, c.pace_millis * interval '1 millisecond' AS every,
+    SELECT r.reply_id, r.state AS was, c.chat, c.account, c.channel, c.pace_millis * interval '1 millisecond' AS every,
            CASE WHEN c.pace_millis > 0 AND r.state = 'PLANNED' THEN c.paced_until - greatest(c.pace_burst - 1, 0) * c.pace_millis * interval '1 millisecond' END AS allowed_at
     FROM replies r JOIN sessions s USING (session_id) LEFT JOIN chats c ON c.channel = s.channel AND c.account = s.account AND c.chat = s.chat
     WHERE r.session_id = $1 AND ` + replyOpen("r") + ` ORDER BY r.seq, r.part LIMIT 1
@@ -99,7 +101,7 @@ WITH next AS (
     UPDATE replies r SET lease_owner = $2, lease_token = lease_token + 1, lease_until = now() + $3::interval,
            attempts = attempts + 1, state = CASE WHEN $4 AND lease_owner IS NOT NULL THEN 'UNKNOWN' ELSE state END, updated_at = now()
     FROM next
-    WHERE r.reply_id = next.reply_id AND ` + replyOpen("r") + ` AND r.due_at <= now() AND (lease_until IS NULL OR lease_until < now())
+    WHERE r.reply_id = next.reply_id AND r.state = next.was AND r.due_at <= now() AND (lease_until IS NULL OR lease_until < now())
       AND (next.allowed_at IS NULL OR next.allowed_at <= now())
       AND NOT EXISTS (SELECT 1 FROM messages o JOIN drafts d ON d.message_id = o.in_reply_to WHERE o.message_id = r.message_id AND d.lease_until > now())
     RETURNING r.*
@@ -108,10 +110,10 @@ WITH next AS (
     FROM next JOIN claimed USING (reply_id) WHERE c.channel = next.channel AND c.account = next.account AND c.chat = next.chat AND c.pace_millis > 0
 ), held AS (
     UPDATE replies r SET due_at = next.allowed_at FROM next
-    WHERE r.reply_id = next.reply_id AND ` + replyOpen("r") + ` AND next.allowed_at > now() AND next.allowed_at > r.due_at AND lease_owner IS NULL
+    WHERE r.reply_id = next.reply_id AND r.state = next.was AND next.allowed_at > now() AND next.allowed_at > r.due_at AND lease_owner IS NULL
     RETURNING r.message_id
 ), heard AS (
-    DELETE FROM outbox WHERE subject IN (SELECT message_id FROM claimed UNION ALL SELECT message_id FROM held)
+    DELETE FROM outbox WHERE subject = (SELECT message_id FROM claimed UNION ALL SELECT message_id FROM held)
 )
 SELECT c.reply_id, c.lease_token, c.attempts, c.state, c.message_id, c.text, c.part, c.parts, c.kind, c.format, c.choices,
        s.session_id, s.agent_name, s.channel, s.account, s.chat, s.state, s.traceparent,

@@ -139,7 +139,7 @@ WITH claimed AS (
       AND (retry_at IS NULL OR retry_at <= now()) AND NOT ` + heldSQL("sessions") + `
     RETURNING *
 ), heard AS (
-    DELETE FROM outbox USING claimed WHERE outbox.subject = claimed.session_id
+    DELETE FROM outbox WHERE subject = $1 AND EXISTS (SELECT 1 FROM claimed)
 )
 SELECT c.session_id, c.agent_name, c.channel, c.account, c.chat, c.state, c.lease_token, c.attempts, a.phase, r.spec, CASE WHEN r.spec IS NULL THEN a.reason ELSE '' END,
        c.turn_steps, c.turn_tool_calls, c.turn_executions, c.turn_tokens,
