@@ -170,7 +170,7 @@ const (
 		WHERE due_at IS NOT NULL AND retry_at IS NOT NULL AND attempts > 0 AND state NOT IN ('COMPLETED', 'CANCELLED') LIMIT $1) s GROUP BY agent_name`
 
 	// Each is a count and the age of the oldest in seconds.
-	figureWaitingSQL  = `SELECT (SELECT count(*) FROM (SELECT 1 FROM messages WHERE state = 'PENDING' LIMIT $1) w), (SELECT extract(epoch FROM now() - min(created_at))::float8 FROM messages WHERE state = 'PENDING')`
+	figureWaitingSQL  = `SELECT (SELECT count(*) FROM (SELECT 1 FROM messages WHERE state = 'PENDING' LIMIT $1) w), (SELECT extract(epoch FROM now() - min(created_at))::float8 FROM messages WHERE state = 'PENDING' AND created_at > '-infinity')`
 	figureApprovalSQL = `SELECT 0, (SELECT extract(epoch FROM now() - min(created_at))::float8 FROM (SELECT created_at FROM approvals WHERE state = 'PENDING' ORDER BY approval_id LIMIT 100) a)`
 	figureOutboxSQL   = `SELECT count(*), extract(epoch FROM now() - min(created_at))::float8 FROM (SELECT created_at FROM outbox LIMIT $1) o`
 	figureLettersSQL  = `SELECT s.state, (SELECT count(*) FROM (SELECT 1 FROM dead_letters d WHERE d.state = s.state LIMIT $1) n),
