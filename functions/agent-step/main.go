@@ -22,7 +22,7 @@ func build(_ context.Context, env function.Env) (*function.Function, error) {
 	if err != nil {
 		return nil, err
 	}
-	store, err := postgres.Open(cfg.DatabaseURL, postgres.Options{})
+	store, err := postgres.Open(cfg.DatabaseURL, postgres.Options{KeepPlans: true})
 	if err != nil {
 		return nil, err
 	}

@@ -25,7 +25,7 @@ func build(ctx context.Context, env function.Env) (*function.Function, error) {
 	if err != nil {
 		return nil, err
 	}
-	store, err := postgres.Open(cfg.databaseURL, postgres.Options{MaxConns: cfg.databaseConns})
+	store, err := postgres.Open(cfg.databaseURL, postgres.Options{MaxConns: cfg.databaseConns, KeepPlans: true})
 	if err != nil {
 		return nil, err
 	}

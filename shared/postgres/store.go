@@ -30,6 +30,11 @@ type Store struct {
 type Options struct {
 	MaxConns int32 // connections of this process; default 4
 	Now      func() time.Time
+
+	// KeepPlans has the server plan each statement once per connection, whatever its
+	// values are (plan_cache_mode). It is for functions that find rows by their keys:
+	// to plan a claim anew costs more than to run it. Lists with filters need theirs anew.
+	KeepPlans bool
 }
 
 // statementTimeout is the server's own limit on one statement: it ends a
@@ -55,13 +60,17 @@ func Open(dsn harness.Secret, o Options) (*Store, error) {
 	config.MaxConnLifetimeJitter = time.Minute
 	config.ConnConfig.ConnectTimeout = 5 * time.Second
 	patient(&config.ConnConfig.Config, time.Now())
-	for name, value := range map[string]string{
+	params := map[string]string{
 		"statement_timeout": statementTimeout, "lock_timeout": "5000",
 		"idle_in_transaction_session_timeout": "20000", "timezone": "UTC", "application_name": "tuluat",
 		// Compiling a statement costs more than any of ours takes: a quarter of a
 		// second where a large request made it look expensive.
 		"jit": "off",
-	} {
+	}
+	if o.KeepPlans {
+		params["plan_cache_mode"] = "force_generic_plan"
+	}
+	for name, value := range params {
 		if _, set := config.ConnConfig.RuntimeParams[name]; !set {
 			config.ConnConfig.RuntimeParams[name] = value
 		}
