@@ -33,7 +33,7 @@ metadata: {name: bench, annotations: {tuluat.ai/allow-open-code: "true"}}
 spec:
   harness:
     type: BOTH
-    maxSandboxes: 50
+    maxSandboxes: 10
     sandbox: {imageRef: python, memory: 1Gi, volumeSize: 512Mi, idleSeconds: 120}
     channels:
       - {type: WEBHOOK, name: bench, secretRef: {name: hook, key: secret}, callbackURL: %q, senders: {policy: open}}
