@@ -23,7 +23,7 @@ const (
 	ownShare      = 10  // one in so many messages is of one conversation
 	mostAgents    = 10_000
 	growthTurns   = 40
-	mostSandboxes = 50
+	mostSandboxes = 10 // that an agent may have
 )
 
 // growth measures what a turn costs beside more and more history, agents and
@@ -300,7 +300,7 @@ func manyAgents(ctx context.Context, least, grown *grownWorld) ([]figure.Figure,
 	return append(figures, slopes("agents", agents, times, rows, held)...), nil
 }
 
-// manySandboxes measures commands in 1 to 50 warm sandboxes at once.
+// manySandboxes measures commands in 1 to 10 warm sandboxes at once.
 func manySandboxes(ctx context.Context, bin string, pg *localpg.Server) ([]figure.Figure, error) {
 	w, err := startWorld(ctx, bin, pg, worldOptions{database: "bench_boxes", model: fake.NewModel(fake.ModelOptions{})})
 	if err != nil {
@@ -309,7 +309,7 @@ func manySandboxes(ctx context.Context, bin string, pg *localpg.Server) ([]figur
 	defer w.stop()
 	var figures []figure.Figure
 	var at, per, held []float64
-	for _, n := range []int{1, 2, 5, 10, 20, mostSandboxes} {
+	for _, n := range []int{1, 2, 5, mostSandboxes} {
 		say("growth: commands in %d sandboxes at once", n)
 		var took []float64
 		for range 4 {

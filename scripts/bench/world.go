@@ -189,8 +189,15 @@ func awaitRoute(ctx context.Context, dsn string) error {
 	defer conn.Close(context.WithoutCancel(ctx))
 	for {
 		var n int
-		if err := conn.QueryRow(ctx, `SELECT count(*) FROM channel_routes`).Scan(&n); err != nil || n > 0 {
+		var wrong string
+		if err := conn.QueryRow(ctx, `SELECT (SELECT count(*) FROM channel_routes), COALESCE((SELECT phase || ': ' || reason FROM agents WHERE phase <> 'READY' LIMIT 1), '')`).Scan(&n, &wrong); err != nil {
 			return err
+		}
+		if n > 0 && wrong != "" { // each message would be refused, which is no turn
+			return fmt.Errorf("the bench's agent is %s", wrong)
+		}
+		if n > 0 {
+			return nil
 		}
 		select {
 		case <-ctx.Done():
